@@ -170,6 +170,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     tokio::spawn(crate::crd::run(server.clone(), ready));
     let _ = defined.await;
     tokio::spawn(crate::aggregate::run(server.clone()));
+    tokio::spawn(auth::label_used(server.clone()));
     let others = config.controllers.enabled("service-cidr-controller");
     tokio::spawn(crate::service_ip::run(server.clone(), others));
     if config.gates.enabled("APIServerIdentity") {
@@ -255,7 +256,8 @@ fn accounts(config: &Config, pki: &Pki, store: Store) -> Result<auth::ServiceAcc
     let signing = config.args.service_account_signing_key_file.as_ref().unwrap_or(&own);
     let keys = auth::Keys::load(signing, &config.args.service_account_key_file)
         .map_err(|e| setting("service-account-signing-key-file", e))?;
-    Ok(auth::ServiceAccountTokens { keys, issuers: config.issuers.clone(), audiences: config.audiences.clone(), store })
+    let (issuers, audiences) = (config.issuers.clone(), config.audiences.clone());
+    Ok(auth::ServiceAccountTokens { keys, issuers, audiences, store, used: auth::SecretUse::default() })
 }
 
 /// Whose client certificates name users.

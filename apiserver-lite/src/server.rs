@@ -393,13 +393,18 @@ impl ApiServer {
     ) -> Response {
         let served = self.metrics.begin(&request, || self.resources.current());
         let is_passed_over = self.authenticator.passes_over_token(&peer.shown, &request.headers);
-        let mut response = match self.identify(&mut request, peer, id, begun).await {
+        let (identified, warnings) = {
+            let asked = std::pin::pin!(self.identify(&mut request, peer, id, begun));
+            crate::warning::collect(std::pin::pin!(crate::audit::early(asked))).await
+        };
+        let mut response = match identified {
             Ok(()) => {
                 let served = std::pin::pin!(self.serve(request));
                 crate::audit::within(begun.get().cloned(), served).await
             }
             Err(error) => refused(&error, &request),
         };
+        warnings.iter().for_each(|text| warn(&mut response, text));
         if is_passed_over {
             warn(&mut response, EXTRA_SPACE);
         }

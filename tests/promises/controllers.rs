@@ -520,6 +520,14 @@ fn secrets_get_tokens_that_live_as_long_as_their_account() {
         (answer["status"]["authenticated"] == true, answer["status"]["user"]["username"].clone())
     };
     assert_eq!(status(&cluster), (true, json!("system:serviceaccount:default:robot")));
+    cluster.wait("its use is noted", "default", |c| {
+        c.json(&["get", "secret", "of-robot"])["metadata"]["labels"]["kubernetes.io/legacy-token-last-used"].is_string()
+    });
+    let invalid = "kubernetes.io/legacy-token-invalid-since";
+    cluster.run(&["label", "secret", "of-robot", &format!("{invalid}=2024-01-01")]);
+    assert!(!status(&cluster).0, "a token that is marked invalid is none");
+    cluster.run(&["label", "secret", "of-robot", &format!("{invalid}-")]);
+    assert!(status(&cluster).0, "it is one again without the mark");
     cluster.run(&["delete", "serviceaccount", "robot"]);
     assert!(!status(&cluster).0, "the token ends with its account");
     cluster.wait("the secret goes too", "default", |c| c.items(&["get", "secrets"]).is_empty());

@@ -7,6 +7,7 @@ mod log;
 mod policy;
 mod shown;
 
+use std::cell::RefCell;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -28,10 +29,25 @@ const MAX_AGENT: usize = 1024;
 
 tokio::task_local! {
     static CURRENT: Option<Trail>;
+    static EARLY: RefCell<Map<String, Value>>;
+}
+
+/// Finds out who sends a request; what is annotated meanwhile goes into the event that begins with it. Pinned by the
+/// caller as in [`within`].
+pub async fn early<T>(work: Pin<&mut impl Future<Output = T>>) -> T {
+    EARLY.scope(RefCell::default(), work).await
+}
+
+/// What was annotated before there was an event.
+fn annotated_early() -> Map<String, Value> {
+    EARLY.try_with(RefCell::take).unwrap_or_default()
 }
 
 /// Adds an annotation to the event of the request that is being worked on.
 pub fn annotate(key: &str, value: &str) {
+    if EARLY.try_with(|all| all.borrow_mut().insert(key.into(), value.into())).is_ok() {
+        return;
+    }
     // No request, or nobody who wants to know.
     let _ = CURRENT.try_with(|trail| trail.as_ref().inspect(|t| t.annotate(key, value)).is_some());
 }
@@ -85,6 +101,7 @@ impl Auditor {
         let event = Event {
             head: head(verdict.level, id, user, info, uri, headers, peer),
             received: Timestamp::now(),
+            annotations: annotated_early(),
             ..Event::default()
         };
         let trail = Trail { inner: Arc::new(Inner { verdict, log: self.log.clone(), event: Mutex::new(event) }) };
@@ -113,6 +130,7 @@ impl Auditor {
             received: Timestamp::now(),
             status: Some(status_of(&answer, error.code())),
             response: (verdict.level == Level::RequestResponse).then(|| shown::object(&answer)),
+            annotations: annotated_early(),
             ..Event::default()
         };
         let trail = Trail { inner: Arc::new(Inner { verdict, log: self.log.clone(), event: Mutex::new(event) }) };

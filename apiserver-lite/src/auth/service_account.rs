@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::CREDENTIAL_ID;
 use super::jwt::Keys;
+use super::secret_use::SecretUse;
 use crate::bootstrap_token::{self, BootstrapToken};
 use crate::request::User;
 use crate::status::quote;
@@ -22,6 +23,8 @@ pub struct ServiceAccountTokens {
     pub issuers: Vec<String>,
     pub audiences: Vec<String>,
     pub store: Store,
+    /// Which tokens in secrets are used.
+    pub used: SecretUse,
 }
 
 /// What is wrong with a token whose bound object is gone, and with one that was signed by somebody else.
@@ -30,6 +33,9 @@ const UNSIGNED: &str = "go-jose/go-jose: error in cryptographic primitive";
 
 /// A token's bound object in the claims: `pods`, `nodes` or `secrets`.
 const BOUND: [(&str, &str); 3] = [("pod", "pods"), ("secret", "secrets"), ("node", "nodes")];
+
+/// A token's secret and account, its user and whom it is meant for.
+type OfSecret = (ObjectRef, ObjectRef, (User, Vec<String>));
 
 impl ServiceAccountTokens {
     /// The user of a token that is meant for one of `audiences`, and those of the audiences it names.
@@ -43,7 +49,7 @@ impl ServiceAccountTokens {
         let claims = Keys::peek(token).ok_or(None)?;
         let issuer = claims["iss"].as_str().ok_or(None)?;
         if issuer == SECRET_ISSUER {
-            return self.check_secret(token, audiences, now).ok_or_else(|| wrong(INVALIDATED));
+            return self.check_secret(token, audiences, now).map_err(Some);
         }
         if !self.issuers.iter().any(|own| own == issuer) {
             return Err(None);
@@ -100,7 +106,17 @@ impl ServiceAccountTokens {
     }
 
     /// The user of a token that lives in a secret and as long as that.
-    fn check_secret(&self, token: &str, audiences: &[String], now: i64) -> Option<(User, Vec<String>)> {
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn check_secret(&self, token: &str, audiences: &[String], now: i64) -> Result<(User, Vec<String>), String> {
+        let (secret, account, found) = self.of_secret(token, audiences, now).ok_or_else(|| INVALIDATED.to_owned())?;
+        self.used.note(&secret, &account, now)?;
+        Ok(found)
+    }
+
+    /// The secret and the account of a token that lives in a secret, its user and whom it is meant for.
+    fn of_secret(&self, token: &str, audiences: &[String], now: i64) -> Option<OfSecret> {
         let claims = self.keys.verify(token)?;
         let claim = |name: &str| claims[format!("kubernetes.io/serviceaccount/{name}")].as_str().unwrap_or_default();
         let (namespace, name) = (claim("namespace"), claim("service-account.name"));
@@ -113,7 +129,7 @@ impl ServiceAccountTokens {
             return None;
         }
         let uid = claim("service-account.uid");
-        self.alive("serviceaccounts", namespace, name, uid, now)?;
+        let account = self.alive("serviceaccounts", namespace, name, uid, now)?;
         // It names no audience and is meant for the API alone.
         let audiences: Vec<String> = audiences.iter().filter(|a| self.audiences.contains(a)).cloned().collect();
         let groups = vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
@@ -123,7 +139,7 @@ impl ServiceAccountTokens {
             groups,
             extra: Vec::new(),
         };
-        (!audiences.is_empty()).then_some((user, audiences))
+        (!audiences.is_empty()).then_some((secret, account, (user, audiences)))
     }
 
     /// A signed token without an end, for the secret that will hold it.
