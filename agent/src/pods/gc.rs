@@ -62,14 +62,17 @@ pub async fn remove_all(shared: &Shared, pod: &proto::api::core::v1::Pod, observ
     remove_dir(&shared.pod_dir(pod.uid()));
 }
 
-/// Removes the containers and sandboxes of a pod that has ended. What is gone already counts as removed.
-pub async fn remove_from_runtime(shared: &Shared, pod: &proto::api::core::v1::Pod, observed: &Observed) {
+/// Removes the containers and sandboxes of a pod that has ended. What is gone already counts as removed;
+/// whether all is.
+pub async fn remove_from_runtime(shared: &Shared, pod: &proto::api::core::v1::Pod, observed: &Observed) -> bool {
+    let mut gone = true;
     for container in &observed.containers {
-        remove_container(shared, pod, &container.name, &container.id, None).await;
+        gone &= remove_container(shared, pod, &container.name, &container.id, None).await;
     }
     for sandbox in &observed.sandboxes {
-        remove_sandbox(shared, sandbox).await;
+        gone &= remove_sandbox(shared, sandbox).await;
     }
+    gone
 }
 
 /// Removes a container; whether it is gone.

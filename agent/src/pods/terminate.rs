@@ -172,6 +172,7 @@ impl Worker {
         mailbox.has_ended();
         self.retry = FIRST_RETRY;
         let mut again: Option<Instant> = None;
+        let mut stopped = Vec::new();
         while !self.removed {
             tokio::select! {
                 () = mailbox.arrival() => {}
@@ -183,16 +184,15 @@ impl Worker {
             // knows after a restart.
             let known_without = !self.pod.is_static() && self.shared.status.shows_end(&self.uid);
             if self.collect && known_without {
-                gc::remove_from_runtime(&self.shared, &self.pod, &self.observed).await;
-                (self.settled, again) = (false, None);
+                // With what came late: nothing else will look at it.
+                let seen = self.look().await.is_ok();
+                self.shared.prober.remove(&self.uid);
+                let gone = gc::remove_from_runtime(&self.shared, &self.pod, &self.observed).await;
+                again = self.again_unless(seen && gone);
+                self.settled = false;
             } else if !self.settled {
-                again = match self.take_away_late().await {
-                    true => None,
-                    false => Some(Instant::now() + self.failed()),
-                };
-                if again.is_none() {
-                    self.retry = FIRST_RETRY;
-                }
+                let gone = self.take_away_late(&mut stopped).await;
+                again = self.again_unless(gone);
             }
         }
         self.retry = FIRST_RETRY;
@@ -205,9 +205,19 @@ impl Worker {
         self.shared.status.forget(&self.uid);
     }
 
+    /// When something is to be tried again that was not all done.
+    fn again_unless(&mut self, done: bool) -> Option<Instant> {
+        if done {
+            self.retry = FIRST_RETRY;
+            return None;
+        }
+        Some(Instant::now() + self.failed())
+    }
+
     /// Takes away what the runtime has made of a pod that has ended: it answers late, or not at all, for what it was asked
-    /// before. A runtime ends what runs before it removes it. Whether it is all gone, as far as can be seen.
-    async fn take_away_late(&mut self) -> bool {
+    /// before. A runtime ends what runs before it removes it. Whether it is all gone, as far as can be seen; `stopped` are
+    /// the sandboxes that are not ready any more and have still to be removed.
+    async fn take_away_late(&mut self, stopped: &mut Vec<String>) -> bool {
         if let Err(error) = self.look().await {
             tracing::debug!(%error, pod = self.pod.name(), "could not look at a pod that has ended");
             return false;
@@ -221,12 +231,16 @@ impl Worker {
             tracing::info!(container = late.id, pod = self.pod.name(), "a container came after the end of its pod");
             all &= gc::remove_container(&self.shared, &self.pod, &late.name, &late.id, None).await;
         }
-        for late in self.observed.sandboxes.iter().filter(|s| s.ready) {
+        let mut left = Vec::new();
+        for late in self.observed.sandboxes.iter().filter(|s| s.ready || stopped.contains(&s.id)) {
             tracing::info!(sandbox = late.id, pod = self.pod.name(), "a sandbox came after the end of its pod");
             let is_kept = kept.iter().any(|c| c.sandbox_id == late.id);
-            all &= gc::end_sandbox(&self.shared, late, is_kept).await;
+            if !gc::end_sandbox(&self.shared, late, is_kept).await {
+                left.push(late.id.clone());
+            }
         }
-        all
+        *stopped = left;
+        all && stopped.is_empty()
     }
 
     /// Takes down volumes and the cgroup, and tells the last status.
