@@ -104,13 +104,13 @@ impl Seen {
         self.parts.iter().all(known_of) && !known.iter().any(has_gone)
     }
 
-    /// Whether nothing in it is alive that was not, or was not as far, when `known` was seen: what a pod that has ended left
-    /// may only end, and go.
+    /// Whether nothing in it is alive in another way than when `known` was seen: what a pod that has ended left may only end,
+    /// and go.
     pub fn is_as_dead_as(&self, known: &[Part]) -> bool {
         let (ended, lost) = (cri::ContainerState::ContainerExited as i32, cri::ContainerState::ContainerUnknown as i32);
         let is_no_news = |part: &Part| {
             find(known, part.id)
-                .is_some_and(|then| part.state == ended || part.state <= then.state && then.state != lost)
+                .is_some_and(|then| part.state == ended || part.state == then.state && then.state != lost)
         };
         self.parts.iter().all(is_no_news)
     }
@@ -259,6 +259,8 @@ mod tests {
             (&[("made", EXITED), ("lost", EXITED)], true),
             (&[("made", RUNNING)], false),
             (&[("lost", RUNNING)], false),
+            (&[("c", RUNNING)], false),
+            (&[("s", READY)], false),
             (&[("late", CREATED)], false),
             (&[("late", READY)], false),
             (&[("late", EXITED)], false),

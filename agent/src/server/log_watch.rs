@@ -99,6 +99,7 @@ impl ClosedNames {
         }
         if closed.names.len() > KEPT_NAMES {
             closed.names.pop_front();
+            closed.unheard += 1;
         }
     }
 }
@@ -302,6 +303,10 @@ mod tests {
             closed.note(Some(OsStr::new(&format!("0.log.{number}.gz"))));
         }
         assert!(closed.has(rotated));
+        for number in 0..KEPT_NAMES {
+            closed.note(Some(OsStr::new(&format!("{number}.log"))));
+        }
+        assert!(closed.has(rotated), "what there is no room for may be any log");
     }
 
     #[tokio::test]
