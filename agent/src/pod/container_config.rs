@@ -102,8 +102,29 @@ fn container_annotations(
     out
 }
 
-/// The signal of the spec as the runtime numbers it; zero leaves it to the image.
+/// The signal of the spec as the runtime numbers it; zero leaves it to the image. The CRI has words where the API's names of
+/// real-time signals have signs.
 fn stop_signal(container: &Container) -> i32 {
     let name = container.lifecycle.as_ref().and_then(|l| l.stop_signal.as_deref()).unwrap_or("");
-    cri::Signal::from_str_name(name).map_or(0, |s| s as i32)
+    let name = name.replace("RTMIN+", "RTMINPLUS").replace("RTMAX-", "RTMAXMINUS");
+    cri::Signal::from_str_name(&name).map_or(0, |s| s as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::api::core::v1::Lifecycle;
+
+    #[test]
+    fn signals_are_those_of_the_runtime() {
+        let number = |name: &str| {
+            let lifecycle = Lifecycle { stop_signal: Some(name.into()), ..Default::default() };
+            stop_signal(&Container { lifecycle: Some(lifecycle), ..Default::default() })
+        };
+        assert_eq!(number("SIGTERM"), cri::Signal::Sigterm as i32);
+        assert_eq!(number("SIGRTMIN"), cri::Signal::Sigrtmin as i32);
+        assert_eq!(number("SIGRTMIN+3"), cri::Signal::Sigrtminplus3 as i32);
+        assert_eq!(number("SIGRTMAX-14"), cri::Signal::Sigrtmaxminus14 as i32);
+        assert_eq!(stop_signal(&Container::default()), 0);
+    }
 }
