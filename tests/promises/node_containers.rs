@@ -92,7 +92,9 @@ fn looked_after(pods: &Pods) -> Result<()> {
     let script = "mkdir /www; echo ok > /www/ok; httpd -p 8080 -h /www; sleep 3; rm /www/ok; exec sleep 1000";
     let probe = json!({"httpGet": {"path": "/ok", "port": 8080}, "periodSeconds": 1, "failureThreshold": 2,
         "terminationGracePeriodSeconds": 1, "initialDelaySeconds": 1});
-    pods.create("sick", &json!({"containers": [Pods::shell(script, &json!({"livenessProbe": probe}))]}))?;
+    // The probe's grace counts, not the pod's, which nobody here waits for.
+    let container_of = Pods::shell(script, &json!({"livenessProbe": probe}));
+    pods.create("sick", &json!({"terminationGracePeriodSeconds": 600, "containers": [container_of]}))?;
     pods.create("crashing", &json!({"restartPolicy": "OnFailure", "containers": [Pods::shell("exit 7", &json!({}))]}))?;
     pods.create("done", &json!({"restartPolicy": "OnFailure", "containers": [Pods::shell("exit 0", &json!({}))]}))?;
     let status = pods.wait("sick", "it is started again", |s| container(s, "main")["restartCount"] == 1)?;
