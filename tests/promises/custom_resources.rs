@@ -233,3 +233,59 @@ async fn a_webhook_converts_between_versions() {
     let wanted = "conversion webhook for example.com/v2, Kind=Paint failed: not this one";
     assert_eq!((code, said["message"].as_str()), (500, Some(wanted)), "{said}");
 }
+
+/// A deletion marked objects as they had been stored, and with their new revision they passed for converted: no version
+/// could write them any more, and their definition never went away.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_being_deleted_is_stored_in_the_version_of_storage() {
+    let server = ApiServer::start("marked", &[]).expect("the server starts");
+    let api = Api::new(&server);
+    let hook = Hook::start(convert).await.expect("the webhook starts");
+    let version = |name: &str, field: &str, storage: bool| {
+        let spec = json!({"type": "object", "properties": {field: {"type": "string"}}});
+        let schema = json!({"type": "object", "properties": {"spec": spec}});
+        json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": schema}})
+    };
+    let webhook = json!({"strategy": "Webhook", "webhook":
+        {"conversionReviewVersions": ["v1"], "clientConfig": hook.client_config("/convert")}});
+    for (plural, kind, field, conversion) in
+        [("pens", "Pen", "color", json!({"strategy": "None"})), ("inks", "Ink", "colour", webhook)]
+    {
+        let versions = |first: bool| json!([version("v1", "color", first), version("v2", field, !first)]);
+        let mut wanted = definition(plural, kind, versions(true));
+        wanted["spec"]["conversion"] = conversion;
+        define(api, &wanted).await;
+        let at = |version: &str, name: &str| format!("/apis/example.com/{version}/namespaces/default/{plural}{name}");
+        let held = json!({"apiVersion": "example.com/v1", "kind": kind, "spec": {"color": "red"},
+            "metadata": {"name": "a", "finalizers": ["example.com/held"]}});
+        for name in ["a", "b"] {
+            let mut held = held.clone();
+            held["metadata"]["name"] = name.into();
+            let (code, said) = api.post(&at("v1", ""), &held).await.expect("an answer");
+            assert_eq!(code, 201, "{said}");
+        }
+
+        // Storage goes on in the other version.
+        let place = format!("{DEFINITIONS}/{plural}.example.com");
+        let (code, said) = api.merge(&place, &json!({"spec": {"versions": versions(false)}})).await.expect("an answer");
+        assert_eq!(code, 200, "{said}");
+        let read = |_: u16, said: &Value| said["spec"][field] == "red";
+        api.until(&at("v2", "/a"), read).await.expect("it is read in the new version");
+
+        // One is deleted by itself, the other with its definition.
+        let (code, said) = api.ask(Method::DELETE, &at("v2", "/a"), "", &Value::Null).await.expect("an answer");
+        assert_eq!((code, &said["apiVersion"], &said["spec"][field]), (200, &json!("example.com/v2"), &json!("red")));
+        let (_, said) = api.get(&at("v2", "/a")).await.expect("an answer");
+        assert_eq!((&said["apiVersion"], &said["spec"][field]), (&json!("example.com/v2"), &json!("red")), "{said}");
+        let (code, said) = api.ask(Method::DELETE, &place, "", &Value::Null).await.expect("an answer");
+        assert_eq!(code, 200, "{said}");
+        let marked = |_: u16, said: &Value| said["metadata"]["deletionTimestamp"].is_string();
+        api.until(&at("v2", "/b"), marked).await.expect("it is marked");
+        for name in ["/a", "/b"] {
+            let free = json!({"metadata": {"finalizers": null}});
+            let (code, said) = api.merge(&at("v2", name), &free).await.expect("an answer");
+            assert_eq!(code, 200, "{said}");
+        }
+        api.until(&place, |code, _| code == 404).await.expect("the definition goes");
+    }
+}

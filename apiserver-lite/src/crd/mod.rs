@@ -177,16 +177,30 @@ pub async fn worked_on(server: &ApiServer, resource: &Resource, object: &ObjectR
 /// A stored object's tree as the schema of storage has it now.
 pub fn stored_value(resource: &Resource, object: &ObjectRef) -> Value {
     let mut value = object.value();
-    if let Some(definition) = resource.definition.as_ref().filter(|d| object.revision <= d.since) {
-        let written = definition.schemas.get(&*version_of(&value));
-        prune::prune(&mut value, written);
-        prune::drop_nulls(&mut value, written);
-        if let Some(schema) = written {
-            prune::default(&mut value, schema);
-        }
-        if !definition.is_converted() {
-            value["apiVersion"] = (&*resource.storage_version).into();
-        }
-    }
+    settle(resource, object.revision, &mut value);
     value
+}
+
+/// Brings a tree that was stored at a revision, and is about to be stored again, into the version of storage. With a new
+/// revision it is taken for what the definition as it is now had stored.
+///
+/// # Errors
+/// 500 without a reason when a webhook has to convert it and fails.
+pub async fn restored(server: &ApiServer, resource: &Resource, revision: u64, value: &mut Value) -> Result<()> {
+    settle(resource, revision, value);
+    to_version(server, resource, value, &resource.storage_version).await
+}
+
+/// What does not need the webhook of [`restored`].
+fn settle(resource: &Resource, revision: u64, value: &mut Value) {
+    let Some(definition) = resource.definition.as_ref().filter(|d| revision <= d.since) else { return };
+    let written = definition.schemas.get(&*version_of(value));
+    prune::prune(value, written);
+    prune::drop_nulls(value, written);
+    if let Some(schema) = written {
+        prune::default(value, schema);
+    }
+    if !definition.is_converted() {
+        value["apiVersion"] = (&*resource.storage_version).into();
+    }
 }

@@ -161,6 +161,10 @@ pub async fn delete(
         if plan == Plan::Nothing {
             return Ok(Deleted::Waiting(old));
         }
+        // What goes at once needs nobody who converts it.
+        if plan != Plan::Remove {
+            crate::crd::restored(server, resource, old.revision, &mut value).await?;
+        }
         let encoded = super::encoded(resource, &mut value);
         let write = |change| Write {
             resource: resource.storage.clone(),
