@@ -26,6 +26,7 @@ mod go_address;
 mod go_schema;
 mod go_url;
 mod go_value;
+mod go_x509;
 mod health;
 pub mod http;
 pub mod kubeconfig;

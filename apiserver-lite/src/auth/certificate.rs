@@ -6,27 +6,26 @@ use ring::digest::{SHA256, digest};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme};
 use rustls_pki_types::{CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::CREDENTIAL_ID;
+use crate::go_x509::{Trusted, Usage};
 use crate::request::User;
 
 /// Attribute of the subject that holds the user's uid: `1.3.6.1.4.1.57683.2`.
 const UID: &str = "1.3.6.1.4.1.57683.2";
 
-/// Checks client certificates against authorities; clients without one are let through.
+/// Checks client certificates against authorities, as Go does; clients without one are let through.
 ///
 /// # Errors
 /// When no authority is usable.
 pub fn client_verifier(authorities: &[CertificateDer<'_>]) -> Result<Arc<dyn ClientCertVerifier>, String> {
-    let mut roots = RootCertStore::empty();
-    let (added, _) = roots.add_parsable_certificates(authorities.iter().map(|c| c.clone().into_owned()));
-    if added == 0 {
-        return Err("no certificate of an authority found".into());
-    }
-    WebPkiClientVerifier::builder(roots.into()).allow_unauthenticated().build().map_err(|e| e.to_string())
+    let authorities = authorities.iter().map(|c| c.clone().into_owned()).collect();
+    let trusted = Trusted::new(authorities).ok_or("no certificate of an authority found")?;
+    let usual = WebPkiClientVerifier::builder(Arc::new(trusted.roots().clone())).allow_unauthenticated().build();
+    Ok(Arc::new(Client { usual: usual.map_err(|e| e.to_string())?, trusted: Some(trusted) }))
 }
 
 /// Asks clients for a certificate of these authorities and takes any: who shows one has to hold its key, and what it is
@@ -36,31 +35,40 @@ pub fn client_verifier(authorities: &[CertificateDer<'_>]) -> Result<Arc<dyn Cli
 /// # Errors
 /// When no authority is usable.
 pub fn any_client(authorities: &[CertificateDer<'_>]) -> Result<Arc<dyn ClientCertVerifier>, String> {
-    client_verifier(authorities).map(|of_authorities| Arc::new(AnyClient { of_authorities }) as Arc<_>)
+    client_verifier(authorities).map(|usual| Arc::new(Client { usual, trusted: None }) as Arc<_>)
 }
 
-/// Checks nothing but that a client holds the key of what it shows.
+/// Checks that a client holds the key of what it shows, and who vouches for it.
 #[derive(Debug)]
-struct AnyClient {
+struct Client {
     /// Knows whose certificates are asked for, and how signatures are checked.
-    of_authorities: Arc<dyn ClientCertVerifier>,
+    usual: Arc<dyn ClientCertVerifier>,
+    /// Who may vouch; None for anybody.
+    trusted: Option<Trusted>,
 }
 
-impl ClientCertVerifier for AnyClient {
+/// Why a certificate is refused, in Go's words.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refused(String);
+
+impl ClientCertVerifier for Client {
     fn client_auth_mandatory(&self) -> bool {
         false
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.of_authorities.root_hint_subjects()
+        self.usual.root_hint_subjects()
     }
 
     fn verify_client_cert(
         &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: UnixTime,
+        own: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
+        let verified = self.trusted.as_ref().map_or(Ok(()), |t| t.verify(own, others, Usage::Client, now));
+        verified.map_err(|why| CertificateError::Other(OtherError(Arc::new(Refused(why)))))?;
         Ok(ClientCertVerified::assertion())
     }
 
@@ -70,7 +78,7 @@ impl ClientCertVerifier for AnyClient {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.of_authorities.verify_tls12_signature(message, certificate, signed)
+        self.usual.verify_tls12_signature(message, certificate, signed)
     }
 
     fn verify_tls13_signature(
@@ -79,11 +87,11 @@ impl ClientCertVerifier for AnyClient {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.of_authorities.verify_tls13_signature(message, certificate, signed)
+        self.usual.verify_tls13_signature(message, certificate, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.of_authorities.supported_verify_schemes()
+        self.usual.supported_verify_schemes()
     }
 }
 
