@@ -1,12 +1,13 @@
 //! Why a webhook's certificate does not do, in the words of Go's `crypto/x509`, which people search for.
 //!
 //! Go looks at a certificate in this order: whether it is in force, whether it is made for the name, and only then who
-//! signed it. Of an authority that has the right name but did not sign, the complaint about it is added.
+//! signed it (`go_x509`).
 
 use std::net::IpAddr;
 
-use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
+
+use crate::go_x509::out_of_force;
 
 /// Names in one complaint; a certificate with more is told by their number.
 const MOST_NAMES: usize = 100;
@@ -15,19 +16,6 @@ const MOST_NAMES: usize = 100;
 pub fn complaint(certificate: &[u8], host: &str, now: i64) -> Option<String> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     out_of_force(&parsed, now).or_else(|| for_others(&parsed, host))
-}
-
-fn out_of_force(certificate: &X509Certificate<'_>, now: i64) -> Option<String> {
-    let validity = certificate.validity();
-    let (start, end) = (validity.not_before.timestamp(), validity.not_after.timestamp());
-    let (side, limit) = match now {
-        now if now < start => ("before", start),
-        now if now > end => ("after", end),
-        _ => return None,
-    };
-    let shown = |seconds| proto::time::Timestamp { seconds, nanos: 0 }.to_seconds_text();
-    let (now, limit) = (shown(now), shown(limit));
-    Some(format!("x509: certificate has expired or is not yet valid: current time {now} is {side} {limit}"))
 }
 
 /// Whether a certificate's name, which may begin with a wildcard for one label, is a host's.
@@ -83,46 +71,9 @@ fn for_others(certificate: &X509Certificate<'_>, host: &str) -> Option<String> {
     })
 }
 
-/// The complaint about a certificate that nobody known signed; `trusted` are those that were asked.
-pub fn unknown_authority(certificate: &[u8], trusted: &[CertificateDer<'_>], now: i64) -> String {
-    let plain = "x509: certificate signed by unknown authority".to_owned();
-    let Ok((_, leaf)) = X509Certificate::from_der(certificate) else { return plain };
-    for candidate in trusted {
-        let Ok((_, authority)) = X509Certificate::from_der(candidate) else { continue };
-        if authority.subject().as_raw() != leaf.issuer().as_raw() {
-            continue;
-        }
-        let Some(why) = not_signed(&leaf, &authority).or_else(|| out_of_force(&authority, now)) else { continue };
-        let subject = authority.subject();
-        let first = subject.iter_common_name().chain(subject.iter_organization()).find_map(|name| name.as_str().ok());
-        let name = first.map_or_else(|| format!("serial:{}", authority.tbs_certificate.serial), str::to_owned);
-        let (why, name) = (crate::status::quote(&why), crate::status::quote(&name));
-        return format!(
-            "{plain} (possibly because of {why} while trying to verify candidate authority certificate {name})"
-        );
-    }
-    plain
-}
-
-/// Why an authority did not sign a certificate.
-fn not_signed(leaf: &X509Certificate<'_>, authority: &X509Certificate<'_>) -> Option<String> {
-    if authority.version().0 == 2 && !authority.is_ca() {
-        return Some("x509: invalid signature: parent certificate cannot sign this kind of certificate".into());
-    }
-    if leaf.verify_signature(Some(authority.public_key())).is_ok() {
-        return None;
-    }
-    // 1.2.840.113549 is RSA's arc, 1.3.101.112 Ed25519.
-    let algorithm = leaf.signature_algorithm.algorithm.to_id_string();
-    Some(match algorithm.as_str() {
-        rsa if rsa.starts_with("1.2.840.113549.1.1.") => "crypto/rsa: verification error".into(),
-        "1.3.101.112" => "x509: Ed25519 verification failure".into(),
-        _ => "x509: ECDSA verification failure".into(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use rustls_pki_types::CertificateDer;
     use rustls_pki_types::pem::PemObject as _;
 
     use super::*;
@@ -184,18 +135,5 @@ mod tests {
         assert!(
             complaint(&der, "a", 0).is_some_and(|said| said.contains("current time 1970-01-01T00:00:00Z is before "))
         );
-    }
-
-    #[test]
-    fn an_authority_of_the_same_name_is_told() {
-        let ca = authority("twin");
-        let other = authority("twin");
-        let stranger = authority("stranger");
-        let leaf = issued(&ca, &["a"], &[]);
-        let plain = "x509: certificate signed by unknown authority";
-        assert_eq!(unknown_authority(&leaf, &[stranger.der().clone()], now()), plain);
-        let hint = " (possibly because of \"x509: ECDSA verification failure\" while trying to verify candidate \
-                    authority certificate \"twin\")";
-        assert_eq!(unknown_authority(&leaf, &[other.der().clone()], now()), format!("{plain}{hint}"));
     }
 }

@@ -1,22 +1,23 @@
 //! Which certificates webhooks may have.
 //!
 //! A webhook's configuration brings the authorities; without any the machine's count. People also put the webhook's own
-//! certificate there, which is no authority: it is trusted when it is the very one, made for the name, and in force.
+//! certificate there: it is trusted when it is the very one, made for the name, and in force. Who vouches for the others is
+//! found out as Go does (`go_x509`).
 
 use std::sync::{Arc, OnceLock};
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, Error, InvalidMessage, OtherError,
-    RootCertStore, SignatureScheme,
+    SignatureScheme,
 };
 use rustls_pki_types::pem::PemObject as _;
 use tokio_rustls::TlsConnector;
 
+use crate::go_x509::{Trusted, Usage};
 use crate::outgoing::Identity;
 
 /// Where systems keep the authorities that they trust; the first file that is there counts.
@@ -41,22 +42,14 @@ fn system() -> &'static [CertificateDer<'static>] {
 /// # Errors
 /// A bundle without certificates, or a key that does not fit its certificate.
 pub fn connector(bundle: &[u8], identity: Option<Identity>) -> Result<TlsConnector, String> {
-    let own: Vec<CertificateDer<'static>>;
-    let trusted = if bundle.is_empty() {
-        system()
-    } else {
-        own = CertificateDer::pem_slice_iter(bundle).filter_map(Result::ok).collect();
-        &own
+    let trusted = match bundle.is_empty() {
+        true => system().to_vec(),
+        false => CertificateDer::pem_slice_iter(bundle).filter_map(Result::ok).collect(),
     };
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(trusted.iter().cloned());
-    if roots.is_empty() {
-        return Err("unable to load root certificates: unable to parse bytes as PEM block".into());
-    }
+    let trusted =
+        Trusted::new(trusted).ok_or("unable to load root certificates: unable to parse bytes as PEM block")?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
-    let usual = usual.map_err(|e| e.to_string())?;
-    let verifier = Verifier { usual, trusted: trusted.to_vec(), system: bundle.is_empty(), provider: provider.clone() };
+    let verifier = Verifier { trusted, provider: provider.clone() };
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?
@@ -71,10 +64,7 @@ pub fn connector(bundle: &[u8], identity: Option<Identity>) -> Result<TlsConnect
 
 #[derive(Debug)]
 struct Verifier {
-    usual: Arc<WebPkiServerVerifier>,
-    trusted: Vec<CertificateDer<'static>>,
-    /// They are the machine's, none of which is a server's own.
-    system: bool,
+    trusted: Trusted,
     provider: Arc<CryptoProvider>,
 }
 
@@ -84,27 +74,16 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         chain: &[CertificateDer<'_>],
         name: &ServerName<'_>,
-        ocsp: &[u8],
+        _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         if let Some(why) = super::certificate::complaint(certificate, &name.to_str(), seconds) {
             return Err(unfit(why));
         }
-        if self.trusted.iter().any(|pinned| pinned.as_ref() == certificate.as_ref()) && !self.system {
-            rustls::client::verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
-            return Ok(ServerCertVerified::assertion());
-        }
-        self.usual.verify_server_cert(certificate, chain, name, ocsp, now).map_err(|error| match error {
-            // Signed by somebody of the same name as one who is trusted is signed by a stranger.
-            Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
-                unfit(super::certificate::unknown_authority(certificate, &self.trusted, seconds))
-            }
-            Error::InvalidCertificate(
-                CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. },
-            ) => unfit("x509: certificate specifies an incompatible key usage".into()),
-            other => other,
-        })
+        rustls::client::verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
+        self.trusted.verify(certificate, chain, Usage::Server, now).map_err(unfit)?;
+        Ok(ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -183,9 +162,6 @@ pub fn explain(error: &std::io::Error) -> String {
     match inner {
         Error::InvalidCertificate(CertificateError::Other(OtherError(told))) => {
             format!("tls: failed to verify certificate: {told}")
-        }
-        Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
-            "tls: failed to verify certificate: x509: certificate signed by unknown authority".into()
         }
         Error::InvalidCertificate(other) => format!("tls: failed to verify certificate: x509: {other}"),
         Error::AlertReceived(description) => format!("remote error: tls: {}", alert(*description)),
