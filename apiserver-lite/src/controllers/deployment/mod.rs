@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use self::status::Tells;
 use super::events::Recorder;
 use super::feed::Change;
 use super::index::{Index, by_owner};
@@ -159,14 +160,14 @@ impl Controller for Deployments {
         let sets = self.claim(&object, &selector).await?;
         let mut work = self.sort(object, value, sets);
         if work.object.keys.deleting {
-            return self.write_status(&work).await;
+            return self.write_status(&work, Tells::Counts).await;
         }
         self.note_pause(&work).await?;
         if work.paused() {
             self.number(&mut work, false).await?;
             self.scale(&mut work).await?;
             self.clean_up(&work).await?;
-            return self.write_status(&work).await;
+            return self.write_status(&work, Tells::Counts).await;
         }
         let wanted = work.replicas().to_string();
         let resized = work.all().filter(|s| s.replicas() > 0).any(|s| {
@@ -176,13 +177,13 @@ impl Controller for Deployments {
         if resized {
             self.number(&mut work, false).await?;
             self.scale(&mut work).await?;
-            return self.write_status(&work).await;
+            return self.write_status(&work, Tells::Counts).await;
         }
         match work.rolling() {
             true => self.roll(&mut work).await?,
             false => self.recreate(&mut work).await?,
         }
-        self.write_status(&work).await
+        self.write_status(&work, Tells::Rollout).await
     }
 }
 

@@ -40,16 +40,25 @@ pub(super) fn complete(work: &Work) -> bool {
     is_complete(&counts(work), work.replicas())
 }
 
+/// What a status is to tell of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tells {
+    /// How many pods there are, and whether that is enough: while a deployment is paused, scaled or deleted, nothing is
+    /// said of how it gets on, nor of what its replica sets fail at.
+    Counts,
+    Rollout,
+}
+
 impl Deployments {
     /// Writes counts and conditions; when to look again because of the deadline.
-    pub(super) async fn write_status(&self, work: &Work) -> Result<Option<Duration>> {
+    pub(super) async fn write_status(&self, work: &Work, tells: Tells) -> Result<Option<Duration>> {
         let counts = counts(work);
         let key = &work.object.key;
         let written = self.client.update_status(DEPLOYMENT.resource, &key.namespace, &key.name, |value| {
             if value["metadata"]["uid"] != *work.object.keys.uid {
                 return Err(unchanged());
             }
-            set_status(value, work, &counts);
+            set_status(value, work, &counts, tells);
             Ok(())
         });
         let object = match written.await {
@@ -62,17 +71,33 @@ impl Deployments {
 }
 
 /// In the order of the controller that others know, for each condition that changes goes behind the others.
-fn set_status(value: &mut Value, work: &Work, counts: &Counts) {
+fn set_status(value: &mut Value, work: &Work, counts: &Counts, tells: Tells) {
     let moved = has_moved(&value["status"], counts);
     set_counts(value, work, counts);
+    if tells == Tells::Counts {
+        return;
+    }
     set_progress(value, work, counts, moved);
-    match work.all().find_map(|s| condition(&s.value, "ReplicaFailure").cloned()) {
+    // What the current replica set fails at counts before what older ones do.
+    match work.new.iter().chain(&work.old).find_map(|s| condition(&s.value, "ReplicaFailure").cloned()) {
         Some(mut failure) => {
-            failure["lastUpdateTime"] = Timestamp::now().to_seconds_text().into();
-            ownership::set_condition_last(value, failure);
+            failure["lastUpdateTime"] = failure["lastTransitionTime"].clone();
+            set_failure(value, failure);
         }
         None => ownership::remove_condition(value, "ReplicaFailure"),
     }
+}
+
+/// As other conditions of deployments, but one that is new is as old as the replica set's.
+fn set_failure(value: &mut Value, mut failure: Value) {
+    let old = condition(value, "ReplicaFailure");
+    if old.is_some_and(|old| old["status"] == failure["status"] && old["reason"] == failure["reason"]) {
+        return;
+    }
+    if let Some(old) = old.filter(|old| old["status"] == failure["status"]) {
+        failure["lastTransitionTime"] = old["lastTransitionTime"].clone();
+    }
+    ownership::push_condition(value, failure);
 }
 
 /// Whether the rollout has got on since a status was written.
@@ -126,9 +151,6 @@ fn set_progress(value: &mut Value, work: &Work, counts: &Counts, moved: bool) {
         ownership::remove_condition(value, "Progressing");
         return;
     };
-    if work.paused() || work.object.keys.deleting {
-        return;
-    }
     let current = condition(value, "Progressing").cloned();
     let reason = current.as_ref().and_then(|c| c["reason"].as_str()).unwrap_or_default().to_owned();
     if counts.replicas == counts.updated && reason == "NewReplicaSetAvailable" {
@@ -210,12 +232,12 @@ mod tests {
     fn a_rollout_gets_on_and_completes() {
         let half = work(4, json!({"replicas": 4, "readyReplicas": 2, "availableReplicas": 2}));
         let mut value = half.value.clone();
-        set_status(&mut value, &half, &counts(&half));
+        set_status(&mut value, &half, &counts(&half), Tells::Rollout);
         assert_eq!(condition(&value, "Progressing").expect("set")["reason"], "ReplicaSetUpdated");
         assert_eq!(condition(&value, "Available").expect("set")["status"], "False");
         assert_eq!(value["status"]["unavailableReplicas"], 2);
         let done = work(4, json!({"replicas": 4, "readyReplicas": 4, "availableReplicas": 4}));
-        set_status(&mut value, &done, &counts(&done));
+        set_status(&mut value, &done, &counts(&done), Tells::Rollout);
         assert_eq!(condition(&value, "Progressing").expect("set")["reason"], "NewReplicaSetAvailable");
         assert_eq!(condition(&value, "Available").expect("set")["reason"], "MinimumReplicasAvailable");
         assert_eq!(value["status"].get("unavailableReplicas"), None);
@@ -224,11 +246,11 @@ mod tests {
         };
         assert_eq!(order(&value), ["Available", "Progressing"], "what changes goes behind the others");
         let before = value.clone();
-        set_status(&mut value, &done, &counts(&done));
+        set_status(&mut value, &done, &counts(&done), Tells::Rollout);
         assert_eq!(value, before);
         // One pod less is available, and the rollout was over: only one of them changes.
         let less = work(4, json!({"replicas": 4, "readyReplicas": 1, "availableReplicas": 1}));
-        set_status(&mut value, &less, &counts(&less));
+        set_status(&mut value, &less, &counts(&less), Tells::Rollout);
         assert_eq!(order(&value), ["Progressing", "Available"]);
     }
 
@@ -240,5 +262,31 @@ mod tests {
             "status": "True", "reason": "ReplicaSetUpdated", "lastUpdateTime": "2020-01-01T00:00:00Z"}]});
         set_progress(&mut value, &stuck, &counts(&stuck), false);
         assert_eq!(condition(&value, "Progressing").expect("set")["reason"], "ProgressDeadlineExceeded");
+    }
+
+    #[test]
+    fn a_paused_deployment_says_nothing_new_of_its_failures() {
+        let failure = |reason: &str| {
+            json!({"replicas": 1, "conditions": [{"type": "ReplicaFailure", "status": "True", "reason": reason,
+                "message": "m", "lastTransitionTime": "2020-01-01T00:00:00Z"}]})
+        };
+        let failing = work(4, failure("FailedCreate"));
+        let mut value = failing.value.clone();
+        set_status(&mut value, &failing, &counts(&failing), Tells::Counts);
+        assert_eq!(condition(&value, "ReplicaFailure"), None);
+        assert_eq!(value["status"]["replicas"], 1);
+        set_status(&mut value, &failing, &counts(&failing), Tells::Rollout);
+        let told = condition(&value, "ReplicaFailure").expect("it is told").clone();
+        assert_eq!(told["lastUpdateTime"], "2020-01-01T00:00:00Z");
+        assert_eq!(told["lastTransitionTime"], "2020-01-01T00:00:00Z");
+        let mended = work(4, json!({"replicas": 4}));
+        set_status(&mut value, &mended, &counts(&mended), Tells::Counts);
+        assert_eq!(condition(&value, "ReplicaFailure"), Some(&told), "it stays while nothing rolls out");
+        set_status(&mut value, &mended, &counts(&mended), Tells::Rollout);
+        assert_eq!(condition(&value, "ReplicaFailure"), None);
+        let mut both = work(4, failure("FailedDelete"));
+        both.old = failing.new.into_iter().collect();
+        set_status(&mut value, &both, &counts(&both), Tells::Rollout);
+        assert_eq!(condition(&value, "ReplicaFailure").expect("it is told")["reason"], "FailedDelete");
     }
 }
