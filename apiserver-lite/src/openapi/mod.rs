@@ -15,7 +15,8 @@ mod schemas;
 
 use std::sync::Arc;
 
-use http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_RANGE, ETAG, EXPIRES, HeaderValue, LOCATION, VARY};
+use http::Method;
+use http::header::{ACCEPT_ENCODING, CACHE_CONTROL, ETAG, EXPIRES, HeaderValue, LOCATION, VARY};
 use ring::digest::{Context, SHA512};
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
@@ -53,6 +54,7 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
     if path == "/openapi/v2" {
         return Some(packed(
             version_2(&set, &server.aggregated.all(), (server, request)),
+            &request.method,
             request.header(&ACCEPT_ENCODING),
         ));
     }
@@ -222,14 +224,15 @@ fn wants_protobuf(accept: &str, names: &[&str; 2]) -> Option<bool> {
 /// Bodies from this size on are compressed.
 const PACKED_FROM: usize = 1400;
 
-/// The older document as upstream sends it: compressed for clients that take that, at any setting of the server.
-fn packed(mut response: Response, encodings: &str) -> Response {
+/// The older document as upstream sends it: compressed for clients that take that, at any setting of the server. What
+/// compresses there sees bytes being written, and not what they are: parts of the document are compressed as well, and
+/// nothing where nothing is written.
+fn packed(mut response: Response, method: &Method, encodings: &str) -> Response {
     let vary: Vec<HeaderValue> = response.headers_mut().remove(VARY).into_iter().collect();
     for value in std::iter::once(HeaderValue::from_static("Accept-Encoding")).chain(vary) {
         response.headers_mut().append(VARY, value);
     }
-    let whole = !response.headers().contains_key(CONTENT_RANGE);
-    if whole && response.body().len() >= PACKED_FROM && takes_gzip(encodings) {
+    if method != Method::HEAD && response.body().len() >= PACKED_FROM && takes_gzip(encodings) {
         respond::gzip(&mut response);
     }
     response
@@ -285,7 +288,7 @@ mod tests {
     #[test]
     fn the_older_document_is_compressed_for_whoever_takes_it() {
         let sent = |size: usize, encodings: &str| {
-            let response = packed(tag(respond::bytes(200, JSON, vec![b' '; size]), "A"), encodings);
+            let response = packed(tag(respond::bytes(200, JSON, vec![b' '; size]), "A"), &Method::GET, encodings);
             let vary: Vec<HeaderValue> = response.headers().get_all(VARY).iter().cloned().collect();
             assert_eq!(vary, ["Accept-Encoding", "Accept"]);
             let whole = matches!(response.body(), Body::Chunks(_));
@@ -302,6 +305,19 @@ mod tests {
         ] {
             assert_eq!(sent(size, encodings), expected, "{size} bytes, {encodings:?}");
         }
+    }
+
+    #[test]
+    fn parts_of_the_older_document_are_compressed_as_well() {
+        let part = |method: &Method| {
+            let mut part = respond::bytes(206, JSON, vec![b' '; 5000]);
+            part.headers_mut().insert("content-range", HeaderValue::from_static("bytes 0-4999/9000"));
+            let sent = packed(tag(part, "A"), method, "gzip");
+            assert_eq!(sent.headers()["content-range"], "bytes 0-4999/9000");
+            sent.headers().get(CONTENT_ENCODING).cloned()
+        };
+        assert_eq!(part(&Method::GET), Some(HeaderValue::from_static("gzip")));
+        assert_eq!(part(&Method::HEAD), None, "nothing is written that could be compressed");
     }
 
     #[test]
