@@ -70,7 +70,15 @@ impl Client {
     /// As a POST.
     pub async fn create(&self, resource: &str, namespace: &str, value: Value) -> Result<ObjectRef> {
         let resource = self.resource(resource)?;
-        write::create(&self.server, &resource, namespace, value, &self.options, &self.user).await
+        self.create_as(&resource, namespace, value).await
+    }
+
+    /// Creates an object, as one who speaks that version of its resource; the value may be in the one at rest.
+    ///
+    /// # Errors
+    /// As a POST.
+    pub async fn create_as(&self, resource: &Resource, namespace: &str, value: Value) -> Result<ObjectRef> {
+        write::create(&self.server, resource, namespace, value, &self.options, &self.user).await
     }
 
     /// Changes an object as it is now: `change` gets the newest state, again when somebody was faster.
@@ -129,10 +137,21 @@ impl Client {
         subresource: &str,
         namespace: &str,
         name: &str,
-        mut change: impl FnMut(&mut Value) -> Result<()> + Send,
+        change: impl FnMut(&mut Value) -> Result<()> + Send,
     ) -> Result<ObjectRef> {
         let resource = self.resource(resource)?;
-        let target = Target { resource: &resource, subresource, namespace, name };
+        self.update_as(Target { resource: &resource, subresource, namespace, name }, change).await
+    }
+
+    /// Changes an object, which is given as it is at rest, as one who speaks the version of its resource in `target`.
+    ///
+    /// # Errors
+    /// As [`Client::update`].
+    pub async fn update_as(
+        &self,
+        target: Target<'_>,
+        mut change: impl FnMut(&mut Value) -> Result<()> + Send,
+    ) -> Result<ObjectRef> {
         let replaced = write::update(&self.server, target, &self.options, |_, old| {
             let mut value = old.clone();
             change(&mut value)?;

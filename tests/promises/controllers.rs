@@ -639,3 +639,28 @@ fn a_set_whose_pods_are_refused_waits_longer_and_longer() {
     cluster.run(&["annotate", "replicaset", "--all", "again=now"]);
     cluster.wait("they come", "default", |c| c.items(&["get", "pods"]).len() == 3 && failure("replicasets").is_none());
 }
+
+/// The scheduler's events came through core/v1 once, whose field names stood in what it owns of them.
+#[test]
+fn the_scheduler_tells_its_events_in_the_newer_form() {
+    let Some(cluster) = Cluster::start("controllers-scheduler-events") else { return };
+    cluster.run(&["run", "p", "--image=localhost/a:1"]);
+    let scheduled = |c: &Cluster, resource: &str| {
+        let reason = ["get", resource, "--field-selector=reason=FailedScheduling", "--show-managed-fields"];
+        c.items(&reason).into_iter().next()
+    };
+    cluster.wait("the scheduler complains", "default", |c| scheduled(c, "events.v1.events.k8s.io").is_some());
+    let newer = scheduled(&cluster, "events.v1.events.k8s.io").expect("it is there");
+    assert_eq!(newer["apiVersion"], "events.k8s.io/v1");
+    assert_eq!((&newer["action"], &newer["type"]), (&json!("Scheduling"), &json!("Warning")));
+    assert_eq!(newer["reportingController"], "default-scheduler");
+    assert_eq!(newer["regarding"]["name"], "p");
+    assert_eq!(newer["eventTime"].as_str().map(str::len), Some("2026-01-01T00:00:00.000000Z".len()), "{newer}");
+    let owned = &newer["metadata"]["managedFields"][0];
+    assert_eq!((&owned["manager"], &owned["apiVersion"]), (&json!("kube-scheduler"), &json!("events.k8s.io/v1")));
+    assert!(owned["fieldsV1"]["f:note"].is_object() && owned["fieldsV1"]["f:regarding"].is_object(), "{owned}");
+    let older = scheduled(&cluster, "events.v1.").expect("it is there");
+    assert_eq!((&older["apiVersion"], &older["message"]), (&json!("v1"), &newer["note"]));
+    assert_eq!((&older["source"], &older["firstTimestamp"]), (&json!({}), &Value::Null));
+    assert_eq!((&older["reportingComponent"], older.get("count")), (&json!("default-scheduler"), None));
+}

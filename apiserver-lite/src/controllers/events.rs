@@ -15,6 +15,7 @@ use super::series::Series;
 use crate::client::Client;
 use crate::status::Result;
 use crate::store::ObjectRef;
+use crate::write::Target;
 
 /// Events in line for the writer.
 const LINE: usize = 1024;
@@ -214,11 +215,16 @@ fn of_scheduler(record: &Record, now: &Timestamp) -> Value {
     event
 }
 
-/// Writes an event of the newer form: a new one, or the series of one that is there.
+/// Writes an event of the newer form: a new one, or the series of one that is there. The scheduler speaks
+/// `events.k8s.io/v1`, which shows in who owns which fields, and in what webhooks are told.
 async fn write_newer(client: &Client, event: Value) -> Result<()> {
     let text = |key: &str| event["metadata"][key].as_str().unwrap_or_default();
+    let newer = client.server().resources.lookup("events.k8s.io", "v1", "events");
+    let resource = newer.map_or_else(|| client.resource("events"), Ok)?;
     if event["series"].is_object() {
-        let counted = client.update("events", text("namespace"), text("name"), |stored| {
+        let (namespace, name) = (text("namespace"), text("name"));
+        let target = Target { resource: &resource, subresource: "", namespace, name };
+        let counted = client.update_as(target, |stored| {
             stored["series"] = event["series"].clone();
             Ok(())
         });
@@ -229,7 +235,7 @@ async fn write_newer(client: &Client, event: Value) -> Result<()> {
         }
     }
     let namespace = text("namespace").to_owned();
-    client.create("events", &namespace, event).await.map(drop)
+    client.create_as(&resource, &namespace, event).await.map(drop)
 }
 
 /// Cuts a message that is longer than an event's may be.
