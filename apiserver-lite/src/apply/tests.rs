@@ -355,3 +355,26 @@ fn long_lists_are_merged_in_reasonable_time() {
     // Comparing each item with each takes minutes here.
     assert!(start.elapsed() < std::time::Duration::from_secs(30), "{:?}", start.elapsed());
 }
+
+/// A plain update left them their parts, beside which the writer came to own the whole.
+#[test]
+fn an_update_as_well_finds_who_owned_parts_of_what_is_one_value_by_now() {
+    let writer = |resource, manager| Writer { resource, subresource: "", manager };
+    let widget = |spec: Value| json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": spec});
+    let then = widgets();
+    let spec = json!({"color": "green", "parts": [{"name": "x", "weight": 1}], "tags": ["t1"]});
+    let live = apply(writer(&then, "ann"), None, &widget(spec), false).expect("nobody else is there");
+    let now = widgets_with([proto::schema::ListKind::Atomic; 2], true);
+    let mut new = live.clone();
+    new["spec"]["parts"][0]["weight"] = json!(2);
+    updated(writer(&now, "bob"), &live, &mut new);
+    let mut all = owners(&new);
+    all.sort();
+    let ann = r#"ann Apply {"f:spec":{"f:color":{},"f:tags":{}}}"#;
+    assert_eq!(all, [ann, r#"bob Update {"f:spec":{"f:parts":{}}}"#]);
+    // What has parts by now is owned as it was.
+    let mut back = new.clone();
+    back["spec"]["color"] = json!("red");
+    updated(writer(&then, "eve"), &new, &mut back);
+    assert!(owners(&back).contains(&r#"bob Update {"f:spec":{"f:parts":{}}}"#.to_owned()), "{:?}", owners(&back));
+}

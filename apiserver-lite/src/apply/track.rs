@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::compare::{compare, same_struct_but};
 use super::managed::{Entries, Entry, Operation, is_reset, same_but_times};
+use super::reconcile::reconcile;
 use super::reset::Reset;
 use super::set::Set;
 use super::versions;
@@ -147,6 +148,11 @@ pub(super) fn updated_entries<T>(
     let changes = compare(new_here.set, new_here.id, &old_here.value, &new_here.value).ok()?;
     let reset = Reset::of(writer.resource, writer.subresource);
     let changes = changes.filter(|set| reset.filter(set));
+    let mut entries = entries;
+    // The schemas of other kinds stay as they are.
+    if writer.resource.custom {
+        reconcile(writer.resource, &mut entries);
+    }
     let mut entries = entries.0;
     let others = disown(writer.resource, old, new, &version, &reset, &mut entries);
     others.ok()?;
