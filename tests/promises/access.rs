@@ -343,3 +343,89 @@ async fn a_certificate_that_does_not_verify_is_no_broken_connection() {
     let another = issued(&known, ExtendedKeyUsagePurpose::ClientAuth, 2100);
     assert!(Connection::showing(&server, &good.0, &another.1).await.is_err(), "the key is another's");
 }
+
+/// A node sees and asks for the certificates of its own pods, and of no others.
+#[tokio::test]
+async fn a_node_gets_certificates_for_pods_that_it_runs() {
+    const REQUESTS: &str = "/apis/certificates.k8s.io/v1beta1/namespaces/default/podcertificaterequests";
+    let settings = [
+        "--controllers=-*,serviceaccount-controller",
+        "--scheduler=false",
+        "--enable-admission-plugins=NodeRestriction",
+        "--feature-gates=PodCertificateRequest=true",
+        "--runtime-config=certificates.k8s.io/v1beta1=true",
+    ];
+    let server = ApiServer::start("pod-certificates", &settings).expect("the server starts");
+    let api = Api::new(&server);
+    let as_node = async |node: &str, method: http::Method, path: &str, body: &Value| -> (u16, Value) {
+        let mut connection = Connection::http1(&server).await.expect("a connection");
+        let sent: bytes::Bytes = if body.is_null() { bytes::Bytes::new() } else { body.to_string().into() };
+        let request = http::Request::builder().method(method).uri(path).header("host", "127.0.0.1");
+        let request = request.header("accept", "application/json").header("content-type", "application/json");
+        let request = request.header("impersonate-user", format!("system:node:{node}"));
+        let request = request.header("impersonate-group", "system:nodes");
+        let request = request.header("impersonate-group", "system:authenticated");
+        let request = request.body(http_body_util::Full::new(sent)).expect("a request");
+        let answer = connection.send(request).await.expect("an answer");
+        (answer.status().as_u16(), serde_json::from_slice(answer.body()).unwrap_or_default())
+    };
+    let uid = |object: &Value| object["metadata"]["uid"].clone();
+    let made = async |path: &str, object: Value| -> Value {
+        let (code, made) = api.post(path, &object).await.expect("an answer");
+        assert_eq!(code, 201, "{made}");
+        made
+    };
+    let node = made("/api/v1/nodes", json!({"metadata": {"name": "n"}})).await;
+    let account = made("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "robot"}})).await;
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n", "serviceAccountName": "robot",
+        "containers": [{"name": "c", "image": "localhost/i"}]}});
+    let pod = made("/api/v1/namespaces/default/pods", pod).await;
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let stub = rcgen::CertificateParams::default().serialize_request(&key).expect("a request");
+    let request = json!({"metadata": {"name": "r"}, "spec": {"signerName": "example.com/s", "podName": "p",
+        "podUID": uid(&pod), "serviceAccountName": "robot", "serviceAccountUID": uid(&account), "nodeName": "n",
+        "nodeUID": uid(&node), "maxExpirationSeconds": 86400,
+        "stubPKCS10Request": base64::engine::general_purpose::STANDARD.encode(stub.der())}});
+    let post = http::Method::POST;
+    let get = http::Method::GET;
+    for (field, value, code, why) in [
+        ("nodeName", "m", 403, "PodCertificateRequest.Spec.NodeName=\"m\", which is not the requesting node \"n\""),
+        ("nodeUID", "x", 500, "PodCertificateRequest for pod \"default/p\" names node UID \"x\", inconsistent"),
+        (
+            "podName",
+            "q",
+            500,
+            "while retrieving pod \"default/q\" named in the PodCertificateRequest: pod \"q\" not found",
+        ),
+        ("podUID", "x", 500, "PodCertificateRequest for pod \"default/p\" contains pod UID (\"x\") which differs from"),
+        (
+            "serviceAccountName",
+            "default",
+            403,
+            "contains serviceAccountName (\"default\") that differs from running pod (\"robot\")",
+        ),
+        (
+            "serviceAccountUID",
+            "x",
+            500,
+            "names service account UID \"x\", which differs from the running service account",
+        ),
+    ] {
+        let mut wrong = request.clone();
+        wrong["spec"][field] = value.into();
+        let (found, said) = as_node("n", post.clone(), REQUESTS, &wrong).await;
+        let text = said["message"].as_str().unwrap_or_default();
+        assert!(found == code && text.contains(why), "{field}: {said}");
+    }
+    let (code, said) = as_node("n", post.clone(), REQUESTS, &request).await;
+    assert_eq!(code, 201, "{said}");
+    let (one, mine) = (format!("{REQUESTS}/r"), format!("{REQUESTS}?fieldSelector=spec.nodeName%3Dn"));
+    for (node, path, wanted) in
+        [("n", &*one, 200), ("n", &*mine, 200), ("n", REQUESTS, 403), ("m", &*one, 403), ("m", &*mine, 403)]
+    {
+        let (code, said) = as_node(node, get.clone(), path, &Value::Null).await;
+        assert_eq!(code, wanted, "{node} {path}: {said}");
+    }
+    let (code, _) = as_node("n", http::Method::DELETE, &one, &Value::Null).await;
+    assert_eq!(code, 403);
+}

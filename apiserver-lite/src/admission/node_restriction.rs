@@ -15,6 +15,9 @@ use crate::status::{ApiError, Result, quote};
 /// Signers whose certificates say which node somebody is.
 const NODE_SIGNERS: [&str; 2] = ["kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client-kubelet"];
 
+/// Marks the mirrors of static pods.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
 /// Labels of Kubernetes' own that a node may give itself.
 const OWN_LABELS: [&str; 14] = [
     "kubernetes.io/hostname",
@@ -55,6 +58,7 @@ fn check(call: &Call<'_>, new: Option<&Value>) -> Result<()> {
         ("", "nodes") => own_node(call, node, object),
         ("", "persistentvolumeclaims") => claim(call, node, object),
         ("", "serviceaccounts") if call.subresource == "token" => return token(call, node, object),
+        ("certificates.k8s.io", "podcertificaterequests") => return pod_certificate(call, node, object),
         ("coordination.k8s.io", "leases") => lease(call, node, object),
         ("storage.k8s.io", "csinodes") if name(call, object) != node => {
             Some("can only access CSINode with the same name as the requesting node".into())
@@ -125,7 +129,6 @@ fn labels(object: &Value) -> Vec<(&str, &str)> {
 
 /// What is wrong with the mirror of a static pod.
 fn mirror_pod(call: &Call<'_>, node: &str, pod: &Value) -> Result<Option<String>> {
-    const MIRROR: &str = "kubernetes.io/config.mirror";
     let quoted = quote(node);
     let spec = &pod["spec"];
     if pod["metadata"]["annotations"][MIRROR].is_null() {
@@ -367,6 +370,76 @@ fn may_have_audience(call: &Call<'_>, new: &Value, audience: &str) -> bool {
         ..RequestInfo::default()
     };
     call.server.authorizer.decide(&Attributes { user: call.user, info: &info }).allowed
+}
+
+/// Nodes get certificates only for pods they run. What a node may have seen before we did is no reason to refuse it for
+/// good: that is told as a failure, after which it asks again.
+fn pod_certificate(call: &Call<'_>, node: &str, new: &Value) -> Result<()> {
+    let refuse = |why: String| Err(call.refuse(Some(new), why));
+    let later = |why: String| Err(ApiError::new(500, "", why));
+    if call.operation != Operation::Create {
+        return refuse(format!("unexpected operation {}", call.operation.name()));
+    }
+    if !call.subresource.is_empty() {
+        return refuse(format!("unexpected subresource {}", call.subresource));
+    }
+    let said = |key: &str| new["spec"][key].as_str().unwrap_or_default();
+    let shown = |key: &str| quote(said(key));
+    let found = |plural: &str, namespace: &str, name: &str| call.server.store.get(&plural.into(), namespace, name);
+    let (pod_name, account_name) = (said("podName"), said("serviceAccountName"));
+    if said("nodeName") != node {
+        let (named, node) = (shown("nodeName"), quote(node));
+        return refuse(format!("PodCertificateRequest.Spec.NodeName={named}, which is not the requesting node {node}"));
+    }
+    let about = "named in the PodCertificateRequest";
+    let Some(own) = found("nodes", "", node) else {
+        let node = quote(node);
+        return later(format!("while retrieving node {node} {about}: node {node} not found"));
+    };
+    let place = quote(&format!("{}/{pod_name}", call.namespace));
+    if *own.keys.uid != *said("nodeUID") {
+        let (named, uid) = (shown("nodeUID"), quote(&own.keys.uid));
+        return later(format!(
+            "PodCertificateRequest for pod {place} names node UID {named}, inconsistent with the running node ({uid})"
+        ));
+    }
+    let Some(pod) = found("pods", call.namespace, pod_name) else {
+        return later(format!("while retrieving pod {place} {about}: pod {} not found", quote(pod_name)));
+    };
+    if *pod.keys.uid != *said("podUID") {
+        let (named, uid) = (shown("podUID"), quote(&pod.keys.uid));
+        return later(format!(
+            "PodCertificateRequest for pod {place} contains pod UID ({named}) which differs from running pod {uid}"
+        ));
+    }
+    let pod = pod.value();
+    if pod["spec"]["nodeName"] != node {
+        return refuse(format!("pod {place} is not running on node {} {about}", quote(node)));
+    }
+    if !pod["metadata"]["annotations"][MIRROR].is_null() {
+        return refuse(format!("pod {place} is a mirror pod"));
+    }
+    let account = pod["spec"]["serviceAccountName"].as_str().unwrap_or_default();
+    if account != account_name {
+        let (named, account) = (quote(account_name), quote(account));
+        return refuse(format!(
+            "PodCertificateRequest for pod {place} contains serviceAccountName ({named}) that differs from running pod \
+             ({account})"
+        ));
+    }
+    let Some(account) = found("serviceaccounts", call.namespace, account_name) else {
+        let whole = quote(&format!("{}/{account_name}", call.namespace));
+        let name = quote(account_name);
+        return later(format!("while retrieving service account {whole} {about}: serviceaccount {name} not found"));
+    };
+    if *account.keys.uid != *said("serviceAccountUID") {
+        let (named, uid) = (shown("serviceAccountUID"), quote(&account.keys.uid));
+        return later(format!(
+            "PodCertificateRequest for pod {place} names service account UID {named}, which differs from the running \
+             service account ({uid})"
+        ));
+    }
+    Ok(())
 }
 
 fn lease(call: &Call<'_>, node: &str, new: &Value) -> Option<String> {

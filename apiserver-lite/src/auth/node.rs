@@ -46,6 +46,8 @@ struct Index {
 pub(super) struct NodeAuthorizer {
     store: Store,
     rules: Vec<Rule>,
+    /// Nodes may ask for certificates for their pods.
+    certifies_pods: bool,
     index: Mutex<Index>,
 }
 
@@ -61,7 +63,8 @@ fn node_name(user: &User) -> Option<&str> {
 impl NodeAuthorizer {
     pub fn new(store: Store, gates: &FeatureGates) -> Self {
         let rules = crate::bootstrap::roles::node_rules(gates).iter().map(Rule::from_value).collect();
-        NodeAuthorizer { store, rules, index: Mutex::default() }
+        let certifies_pods = gates.enabled("PodCertificateRequest");
+        NodeAuthorizer { store, rules, certifies_pods, index: Mutex::default() }
     }
 
     pub fn authorize(&self, request: &Attributes<'_>) -> Decision {
@@ -91,6 +94,9 @@ impl NodeAuthorizer {
                 ("coordination.k8s.io", "leases") => lease(node, request),
                 ("storage.k8s.io", "csinodes") => csi_node(node, request),
                 ("resource.k8s.io", "resourceslices") => self.slice(node, request),
+                ("certificates.k8s.io", "podcertificaterequests") if self.certifies_pods => {
+                    self.pod_certificate(node, request)
+                }
                 ("", "nodes") => own_node(node, request),
                 ("", "pods") => self.pod(node, request),
                 _ => return self.by_rules(request),
@@ -173,6 +179,26 @@ impl NodeAuthorizer {
             _ => Err("only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, \
                       patch, delete, deletecollection"
                 .into()),
+        }
+    }
+
+    /// What is asked for is looked at by the admission plugin.
+    fn pod_certificate(&self, node: &str, request: &Attributes<'_>) -> Result<(), String> {
+        let info = request.info;
+        if !info.subresource.is_empty() {
+            return Err("nodes may not access the status subresource of PodCertificateRequests".into());
+        }
+        let mine = || {
+            let collection = "podcertificaterequests.certificates.k8s.io".into();
+            let found = self.store.get(&collection, &info.namespace, &info.name);
+            found.is_some_and(|found| found.field("spec.nodeName") == node)
+        };
+        match info.verb.as_str() {
+            "create" => Ok(()),
+            "get" => self.related(node, request, mine),
+            "list" | "watch" if selects(&info.field_selector, "spec.nodeName", node) => Ok(()),
+            "list" | "watch" => Err("can only list/watch podcertificaterequests with nodeName field selector".into()),
+            verb => Err(format!("nodes may not {verb} podcertificaterequests")),
         }
     }
 
