@@ -5,11 +5,13 @@
 //! grammar comes from there; what a scalar means is decided in `resolve.rs`, which the writer asks as well before it
 //! leaves quotes out.
 //!
-//! Limits: nesting up to 200; documents that aliases blow up are refused, as upstream.
+//! Limits: nesting up to 200, but for JSON, which is read as deep as JSON is; documents that aliases blow up are refused, as upstream.
 
+mod fault;
 mod go;
 mod read;
 mod resolve;
+mod tokens;
 mod write;
 
 pub use read::{YamlError, read};

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
 use serde_json::{Map, Number, Value};
 
 use super::go;
@@ -45,8 +45,6 @@ pub fn read(text: &[u8]) -> Result<Parsed, YamlError> {
     }
     let mut reader = Reader {
         text,
-        place: Place::Other,
-        behind: Marker::default(),
         unfit: None,
         events: Parser::new_from_str(text),
         anchors: HashMap::new(),
@@ -58,6 +56,12 @@ pub fn read(text: &[u8]) -> Result<Parsed, YamlError> {
         kept_bytes: 0,
     };
     let value = reader.document();
+    // JSON is YAML, and our reader of that goes deeper.
+    if value.as_ref().is_err_and(|error| *error == too_deep())
+        && let Ok(parsed) = crate::json::parse(text.as_bytes())
+    {
+        return Ok(parsed);
+    }
     let value = match (value, reader.unfit.take()) {
         // The whole text is read before any of it gets a meaning.
         (Err(error @ YamlError::Syntax { .. }), _) => return Err(error),
@@ -89,9 +93,6 @@ pub(super) fn go_float(float: f64) -> String {
 
 struct Reader<'a> {
     text: &'a str,
-    /// What is read next, and where the last event ended.
-    place: Place,
-    behind: Marker,
     /// What is wrong with the first key that cannot be one.
     unfit: Option<YamlError>,
     events: Parser<'a, StrInput<'a>>,
@@ -105,16 +106,6 @@ struct Reader<'a> {
     bytes: usize,
     aliased_bytes: usize,
     kept_bytes: usize,
-}
-
-/// Where the next event belongs, as far as the words of an error depend on it.
-#[derive(Clone, Copy, PartialEq)]
-enum Place {
-    /// The value of a key in a map that starts there.
-    Value(Marker),
-    /// An item of a list that starts there.
-    Item(Marker),
-    Other,
 }
 
 /// A node and, for scalars, what kind of key it would make.
@@ -137,42 +128,10 @@ enum Key {
 impl<'a> Reader<'a> {
     fn next(&mut self) -> Result<(Event<'a>, Span), YamlError> {
         match self.events.next_event() {
-            Some(Ok((event, span))) => {
-                self.behind = span.end;
-                Ok((event, span))
-            }
-            Some(Err(error)) => Err(self.behind_quotes(&error).unwrap_or_else(|| syntax(&error, self.text))),
+            Some(Ok(event)) => Ok(event),
+            Some(Err(error)) => Err(syntax(&error, self.text)),
             None => Ok((Event::StreamEnd, Span::default())),
         }
-    }
-
-    /// Words the complaint about something behind a quoted scalar that is itself a value or an item: to
-    /// libyaml the scalar is sound, and the collection lacks its next key or item.
-    fn behind_quotes(&self, error: &ScanError) -> Option<YamlError> {
-        if error.info() != "invalid trailing content after double-quoted scalar" {
-            return None;
-        }
-        let (start, end) = (self.behind.index(), error.marker().index());
-        let before: String = self.text.chars().skip(start).take(end.saturating_sub(start)).collect();
-        let is_scalar = before.trim_start_matches([' ', '\t', '\n', '\r', ':', '-', ',']).starts_with(['"', '\'']);
-        let mut rest = self.text.chars().skip(end).take_while(|c| *c != '\n');
-        // What else may stand there has other faults, or none: a comment.
-        let is_token = rest.next().is_some_and(|c| c.is_alphanumeric() || "_./($+,]}".contains(c));
-        let problem = match self.place {
-            Place::Value(map) if self.is_flow(map) => "did not find expected ',' or '}'",
-            Place::Item(list) if self.is_flow(list) => "did not find expected ',' or ']'",
-            Place::Value(_) => "did not find expected key",
-            // It would be a key in a map of its own.
-            Place::Item(_) if !rest.any(|c| c == ':') => "did not find expected '-' indicator",
-            _ => return None,
-        };
-        let line = error.marker().line().saturating_sub(1);
-        (is_scalar && is_token).then(|| YamlError::Syntax { line: (line > 0).then_some(line), problem: problem.into() })
-    }
-
-    /// Whether a collection starts with its own bracket.
-    fn is_flow(&self, start: Marker) -> bool {
-        self.text.chars().nth(start.index()).is_some_and(|c| matches!(c, '[' | '{'))
     }
 
     fn document(&mut self) -> Result<Value, YamlError> {
@@ -237,7 +196,6 @@ impl<'a> Reader<'a> {
                 self.count(1, 0)?;
                 let mut list = Vec::new();
                 loop {
-                    self.place = Place::Item(span.start);
                     match self.next()? {
                         (Event::SequenceEnd, _) => break,
                         (Event::StreamEnd, _) => return Err(end_of_stream()),
@@ -248,7 +206,7 @@ impl<'a> Reader<'a> {
             }
             Event::MappingStart(anchor, _) => {
                 self.count(1, 0)?;
-                (anchor, Node { value: self.mapping(span.start, depth)?, key: Key::Composite, line })
+                (anchor, Node { value: self.mapping(depth)?, key: Key::Composite, line })
             }
             _ => return Err(end_of_stream()),
         };
@@ -263,17 +221,15 @@ impl<'a> Reader<'a> {
         Ok(node)
     }
 
-    fn mapping(&mut self, start: Marker, depth: usize) -> Result<Value, YamlError> {
+    fn mapping(&mut self, depth: usize) -> Result<Value, YamlError> {
         let mut map = Map::new();
         let mut seen: HashSet<String> = HashSet::new();
         loop {
-            self.place = Place::Other;
             let key = match self.next()? {
                 (Event::MappingEnd, _) => return Ok(Value::Object(map)),
                 (Event::StreamEnd, _) => return Err(end_of_stream()),
                 event => self.node(event, depth + 1)?,
             };
-            self.place = Place::Value(start);
             let event = self.next()?;
             let value = self.node(event, depth + 1)?;
             match key.key {
@@ -438,9 +394,16 @@ fn anchor_name(text: &str, line: usize, column: usize) -> String {
     name.take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')).collect()
 }
 
-/// Words the parser's complaint as libyaml does. Scanner errors count lines from one, the grammar's from zero.
+/// Words the parser's complaint as libyaml does: in the words that it has for the text, or for what it would take, in its
+/// words for what the parser found. Scanner errors count lines from one, the grammar's from zero.
 fn syntax(error: &ScanError, text: &str) -> YamlError {
     let info = error.info();
+    // Anchors are looked up as a text is read, by whoever reads values.
+    if !info.ends_with("found unknown anchor")
+        && let Some((problem, line)) = super::fault::find(text)
+    {
+        return YamlError::Syntax { line, problem: problem.into() };
+    }
     let problem = info.rsplit_once(", ").map_or(info, |(_, problem)| problem);
     let line = error.marker().line();
     let grammar = (info.starts_with("while parsing") && !info.contains("quoted scalar"))

@@ -91,7 +91,25 @@ fn broken_text_is_refused() {
         ("a: \"b\" c\n", "yaml: did not find expected key"),
         ("a:\n  b: 'it's'\nc: d\n", "yaml: line 1: did not find expected key"),
         ("a: 1\nb: \"c\",\n", "yaml: line 1: did not find expected key"),
-        ("a: 1\nb:\n- x\n- 'c' d\n", "yaml: line 3: did not find expected '-' indicator"),
+        ("a: 1\nb:\n- x\n- 'c' d\n", "yaml: line 3: did not find expected key"),
+        ("- x\n- 'c' d\n", "yaml: line 1: did not find expected '-' indicator"),
+        ("a: {b: 1\nc: d\n", "yaml: line 1: did not find expected ',' or '}'"),
+        ("a: [1, 2\nb: 3\n", "yaml: line 1: did not find expected ',' or ']'"),
+        ("{\n  \"a\": 1\n  \"b\": 2\n}\n", "yaml: line 2: did not find expected ',' or '}'"),
+        ("{\n  \"a\": [1, 2},\n  \"b\": 2\n}\n", "yaml: line 1: did not find expected ',' or ']'"),
+        ("a: {b: }}\n", "yaml: did not find expected key"),
+        ("a: [,]\n", "yaml: did not find expected node content"),
+        ("x: 1\ny: ]\n", "yaml: line 1: did not find expected node content"),
+        ("a: [1, 2]]\nb: c\n", "yaml: did not find expected key"),
+        ("v: [A,", "yaml: line 1: did not find expected node content"),
+        ("{\"a\": \"b\", \"c\": \"d\n", "yaml: line 2: found unexpected end of stream"),
+        ("a: 1\n b: 2\n", "yaml: line 2: mapping values are not allowed in this context"),
+        ("a: {b: c: d}\nx\n", "yaml: did not find expected ',' or '}'"),
+        ("k: v\nlist\n- a\n", "yaml: line 3: could not find expected ':'"),
+        ("a: {b: [c, d}\n", "yaml: did not find expected ',' or ']'"),
+        ("- a\n- {b: c\n- d\n", "yaml: line 3: did not find expected ',' or '}'"),
+        ("a: 'b\nc: d\n", "yaml: line 3: found unexpected end of stream"),
+        ("a: b\n@c: d\n", "yaml: line 2: found character that cannot start any token"),
         ("a: {\n  b: \"c\",\n  d: \"e\" f\n}\n", "yaml: line 2: did not find expected ',' or '}'"),
         ("a: [\n  b,\n  'c' d\n]\n", "yaml: line 2: did not find expected ',' or ']'"),
         ("null: x\n", "unsupported map key of type: %!s(<nil>), key: <nil>, value: \"x\""),
@@ -203,4 +221,25 @@ fn long_keys_and_scalars_survive() {
     assert_eq!(value(&text(&tree)), tree, "{}", text(&tree));
     assert_eq!(text(&json!("plain")), "plain\n");
     assert_eq!(text(&json!([])), "[]\n");
+}
+
+/// The words for what is wrong are looked for by a scanner of their own, which nothing may hold up.
+#[test]
+fn the_fault_of_a_hostile_text_is_found_in_no_time() {
+    let long = 1 << 20;
+    for text in
+        ["[".repeat(long), "{a: ".repeat(long), "[a, ".repeat(100_000), "a: b: ".repeat(long), "- ".repeat(long)]
+    {
+        let begun = std::time::Instant::now();
+        super::fault::find(&text);
+        super::fault::find(&format!("{text}}}"));
+        assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{}", &text[..9]);
+    }
+    let most = "exceeded max depth of 10000";
+    assert_eq!(super::fault::find(&"[".repeat(long)), Some((most, None)));
+    assert_eq!(super::fault::find(&"- ".repeat(long)), Some((most, None)));
+    let closed = format!("{}{}", "[".repeat(9_999), "a,".repeat(long));
+    assert_eq!(super::fault::find(&closed), None, "it is not looked into so deep");
+    let wide = format!("a: [{}1", "1, ".repeat(long));
+    assert_eq!(super::fault::find(&wide), Some(("did not find expected ',' or ']'", Some(1))));
 }
