@@ -62,8 +62,14 @@ mod zone;
 
 use aside::{aside, wait_for};
 
-/// What a stack of the server's threads has to hold.
-pub const STACK: usize = cel::STACK;
+/// What a stack of the server's threads has to hold: a tree that is nested as deep as may be is walked by those that read,
+/// change, check and drop it. No more of it takes memory than was used.
+pub const STACK: usize = 256 << 20;
+
+/// A thread that trees may be handed to.
+pub(crate) fn thread(name: &str) -> std::thread::Builder {
+    std::thread::Builder::new().name(name.into()).stack_size(STACK)
+}
 
 /// What a panic said.
 pub(crate) fn panic_text(payload: &(dyn std::any::Any + Send)) -> &str {

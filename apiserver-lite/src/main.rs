@@ -16,7 +16,21 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 /// `EX_USAGE` of sysexits.h: the settings are wrong, starting again will not help.
 const USAGE: u8 = 64;
 
+/// What is done at the start, and by the commands, walks trees as well.
 fn main() -> ExitCode {
+    let thread = std::thread::Builder::new().name("main".into()).stack_size(apiserver_lite::STACK).spawn(|| {
+        proto::json::read_deep();
+        begin()
+    });
+    match thread.map(std::thread::JoinHandle::join) {
+        Ok(Ok(code)) => code,
+        // It has said what it panicked about.
+        Ok(Err(_)) => ExitCode::from(101),
+        Err(error) => fail(&error, 1),
+    }
+}
+
+fn begin() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -73,9 +87,9 @@ fn run(args: ServeArgs) -> ExitCode {
     service::memory::begin(2);
     log(&config.args);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "apiserver-lite");
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().thread_stack_size(apiserver_lite::STACK).enable_all().build();
-    let runtime = match runtime {
+    let mut threads = tokio::runtime::Builder::new_multi_thread();
+    threads.thread_stack_size(apiserver_lite::STACK).on_thread_start(proto::json::read_deep).enable_all();
+    let runtime = match threads.build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error, 1),
     };

@@ -53,6 +53,7 @@ pub struct Program {
 }
 
 /// What the stack of a thread has to hold that walks the deepest tree, in a build that is not optimised either.
+#[cfg(test)]
 pub const STACK: usize = 8 << 20;
 
 /// Names and types of variables.

@@ -105,11 +105,11 @@ impl Image {
         let mut out = Vec::new();
         for (id, object) in self.objects.iter().flat_map(|(id, objects)| objects.values().map(move |o| (id, o))) {
             let name = format!("{} {}/{}", id.0, object.key.namespace, object.key.name);
-            let Ok(parsed) = proto::json::parse(&object.json.bytes()) else {
+            let Ok(value) = proto::json::parse_at_rest(&object.json.bytes()) else {
                 out.push(format!("{name}: not JSON"));
                 continue;
             };
-            let metadata = &parsed.value["metadata"];
+            let metadata = &value["metadata"];
             let text = |key: &str| metadata[key].as_str().unwrap_or_default().to_owned();
             if text("name") != *object.key.name || text("namespace") != *object.key.namespace {
                 out.push(format!("{name}: says that it is {}/{}", text("namespace"), text("name")));

@@ -118,7 +118,7 @@ impl Store {
             full: false,
             timer: tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(no_thread)?,
         };
-        std::thread::Builder::new().name("store-writer".into()).spawn(move || writer.run()).map_err(no_thread)?;
+        crate::thread("store-writer").spawn(move || writer.run()).map_err(no_thread)?;
         Ok(store)
     }
 

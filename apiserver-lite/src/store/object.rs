@@ -94,7 +94,7 @@ impl Encoded {
 
     /// The object as a dry run shows it: complete but for a version, of which it has what its sender said.
     pub fn unsaved(self, key: Key, said: &str) -> ObjectRef {
-        let mut value = proto::json::parse(&self.json.json).map(|p| p.value).unwrap_or_default();
+        let mut value = proto::json::parse_at_rest(&self.json.json).unwrap_or_default();
         if let Some(metadata) = value["metadata"].as_object_mut() {
             match said {
                 "" => drop(metadata.remove("resourceVersion")),
@@ -235,7 +235,7 @@ impl StoredObject {
     pub fn value(&self) -> Value {
         // What is stored was written by us; a parse error would mean memory corruption, and an empty tree is refused
         // by whatever reads it.
-        proto::json::parse(&self.json.bytes()).map(|p| p.value).unwrap_or_default()
+        proto::json::parse_at_rest(&self.json.bytes()).unwrap_or_default()
     }
 
     /// The object as a tree but for `metadata.managedFields`, which are most of it and mean nothing to who only reads.

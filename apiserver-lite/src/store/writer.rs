@@ -289,7 +289,7 @@ impl Writer {
                     }
                     running.store(false, Ordering::Release);
                 };
-                if let Err(error) = std::thread::Builder::new().name("store-snapshot".into()).spawn(write) {
+                if let Err(error) = crate::thread("store-snapshot").spawn(write) {
                     tracing::warn!(%error, "no snapshot; the log is kept instead");
                     self.snapshot_running.store(false, Ordering::Release);
                 }

@@ -6,8 +6,8 @@
 
 use serde_json::{Map, Name, Value};
 
-use super::MAX_DEPTH;
 use super::lexer::{Lexer, number_value};
+use super::max_depth;
 use super::scan::plain;
 
 /// Reads a value.
@@ -24,7 +24,7 @@ pub(super) fn without_owners(text: &[u8], shared: bool) -> Option<Value> {
 fn read<'a>(text: &'a [u8], shared: bool, read: impl Fn(&mut Reader<'a>) -> Option<Value>) -> Option<Value> {
     let text = std::str::from_utf8(text).ok()?;
     // Most objects have no more, with those around them.
-    let mut reader = Reader { text, at: 0, depth: 0, members: Vec::with_capacity(32), shared };
+    let mut reader = Reader { text, at: 0, depth: 0, deepest: max_depth(), members: Vec::with_capacity(32), shared };
     let value = read(&mut reader)?;
     text[reader.at..].trim_matches(['\n', ' ', '\r', '\t']).is_empty().then_some(value)
 }
@@ -42,6 +42,7 @@ struct Reader<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
+    deepest: usize,
     /// Those of the objects that are being read, the innermost last.
     members: Vec<(Name, Value)>,
     shared: bool,
@@ -62,7 +63,7 @@ impl<'a> Reader<'a> {
     fn enter(&mut self) -> Option<()> {
         self.at += 1;
         self.depth += 1;
-        (self.depth <= MAX_DEPTH).then_some(())
+        (self.depth <= self.deepest).then_some(())
     }
 
     /// Behind a member or an item: whether there is another one.
@@ -222,7 +223,8 @@ mod tests {
 
     #[test]
     fn what_is_broken_or_out_of_the_ordinary_is_left_to_the_other_reader() {
-        let deep = "{\"a\":".repeat(MAX_DEPTH + 1) + "1" + &"}".repeat(MAX_DEPTH + 1);
+        let most = max_depth();
+        let deep = "{\"a\":".repeat(most + 1) + "1" + &"}".repeat(most + 1);
         let many = (0..50).map(|n| format!("\"{}\":0", n % 49)).collect::<Vec<_>>().join(",");
         let unusual = ["{ }", r#"{"a" :1}"#, r#"{"a": 1}"#, r#" {"a":1}"#, r#"{"a":1,"a":2}"#, &format!("{{{many}}}")];
         let broken = [

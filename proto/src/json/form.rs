@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Name, Number, Value};
 
-use super::MAX_DEPTH;
+use super::max_depth;
 use super::typed::keeps;
 use crate::quantity::Quantity;
 use crate::schema::{StructId, Type, TypeId, TypeSet};
@@ -108,7 +108,7 @@ impl Look<'_> {
         }
         let set = self.set;
         let shape = set.get(id);
-        depth < MAX_DEPTH
+        depth < max_depth()
             && !shape.open
             && map.iter().all(|(name, member)| {
                 let Some((_, prop)) = shape.prop(name) else { return false };
@@ -148,12 +148,12 @@ impl Look<'_> {
             (Type::List(list), Value::Array(items)) => {
                 let like = like.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
                 let mut side_by_side = items.iter().enumerate();
-                depth < MAX_DEPTH && side_by_side.all(|(at, v)| self.value(list.element, v, like.get(at), depth + 1))
+                depth < max_depth() && side_by_side.all(|(at, v)| self.value(list.element, v, like.get(at), depth + 1))
             }
             (Type::Map(map), Value::Object(items)) => {
                 let like = like.and_then(Value::as_object);
                 let was = |name: &Name| like.and_then(|like| like.get(name));
-                depth < MAX_DEPTH && items.iter().all(|(name, v)| self.value(map.value, v, was(name), depth + 1))
+                depth < max_depth() && items.iter().all(|(name, v)| self.value(map.value, v, was(name), depth + 1))
             }
             _ => false,
         }
@@ -161,7 +161,7 @@ impl Look<'_> {
 }
 
 fn any(value: &Value, depth: usize) -> bool {
-    depth < MAX_DEPTH
+    depth < max_depth()
         && match value {
             Value::Number(number) => is_spelt_as_written(number),
             Value::Array(items) => items.iter().all(|v| any(v, depth + 1)),

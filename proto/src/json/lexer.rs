@@ -1,13 +1,13 @@
 //! Reads JSON text value by value and remembers where it is, for messages.
 //!
-//! Limits: nesting up to [`super::MAX_DEPTH`]. Invalid UTF-8 and lone surrogates become U+FFFD, as in Go.
+//! Limits: nesting up to [`super::max_depth`]. Invalid UTF-8 and lone surrogates become U+FFFD, as in Go.
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Number, Value};
 
-use super::MAX_DEPTH;
 use super::scan::plain;
+use super::{AT_REST, max_depth};
 
 /// The text is not JSON; worded as Go's `encoding/json` does.
 #[derive(Debug, thiserror::Error, Clone, PartialEq)]
@@ -34,6 +34,7 @@ pub(crate) struct Lexer<'a> {
     valid: Option<&'a str>,
     at: usize,
     depth: usize,
+    deepest: usize,
     path: Vec<Step>,
     strict: Vec<String>,
 }
@@ -45,7 +46,12 @@ impl<'a> Lexer<'a> {
 
     /// A reader of few strings of a text.
     pub fn for_parts(text: &'a [u8]) -> Self {
-        Lexer { text, valid: None, at: 0, depth: 0, path: Vec::new(), strict: Vec::new() }
+        Lexer { text, valid: None, at: 0, depth: 0, deepest: max_depth(), path: Vec::new(), strict: Vec::new() }
+    }
+
+    /// The same for a document that was read before.
+    pub fn at_rest(self) -> Self {
+        Lexer { deepest: self.deepest + AT_REST, ..self }
     }
 
     pub fn take_strict(&mut self) -> Vec<String> {
@@ -107,9 +113,12 @@ impl<'a> Lexer<'a> {
     /// # Errors
     /// When it is nested too deep.
     pub fn open(&mut self) -> Result<(), SyntaxError> {
+        if self.depth >= self.deepest {
+            return Err(self.wrong("exceeded max depth"));
+        }
         self.at += 1;
         self.depth += 1;
-        if self.depth > MAX_DEPTH { Err(SyntaxError("exceeded max depth".into())) } else { Ok(()) }
+        Ok(())
     }
 
     /// The next key of the object entered last, decoded, with its value at hand; None after the last member.

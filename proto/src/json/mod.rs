@@ -16,6 +16,8 @@ mod slot;
 mod typed;
 mod write;
 
+use std::cell::Cell;
+
 use serde_json::Value;
 
 use crate::schema::{StructId, TypeSet};
@@ -34,8 +36,29 @@ pub fn write_fields(value: &Value, out: &mut Vec<u8>) {
     fields::write_fields(value, out);
 }
 
-/// Nesting deeper than this is refused; Go stops at 10,000, whose stacks grow; real objects stay below 50.
+/// Nesting deeper than this is refused on any thread; real objects stay below 50.
 pub const MAX_DEPTH: usize = 200;
+
+/// Nesting deeper than this is refused on threads that [`read_deep`]; Go's limit, whose stacks grow.
+pub const DEEPEST: usize = 10_000;
+
+/// What an object at rest may have more: those around it, and the owners of its fields, which are as deep as it is.
+const AT_REST: usize = 64;
+
+thread_local! {
+    static LIMIT: Cell<usize> = const { Cell::new(MAX_DEPTH) };
+}
+
+/// Lets this thread read documents that are nested as deep as Go reads them. Whoever walks a tree recurses, so its stack has
+/// to be made for that, and so have those of the threads that it hands trees to.
+pub fn read_deep() {
+    LIMIT.set(DEEPEST);
+}
+
+/// How deep documents may be nested that this thread reads.
+pub fn max_depth() -> usize {
+    LIMIT.get()
+}
 
 /// A document without a schema.
 #[derive(Debug)]
@@ -78,6 +101,18 @@ pub fn parse(text: &[u8]) -> Result<Parsed, SyntaxError> {
     Ok(Parsed { value, duplicates: lexer.take_strict() })
 }
 
+/// Reads an object at rest, which was read before and may have got a little deeper since.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_at_rest(text: &[u8]) -> Result<Value, SyntaxError> {
+    if let Some(value) = compact::any(text) {
+        return Ok(value);
+    }
+    let mut lexer = lexer::Lexer::new(text).at_rest();
+    lexer.any().and_then(|v| lexer.end().map(|()| v))
+}
+
 /// Reads an object at rest but for its `metadata.managedFields`.
 ///
 /// # Errors
@@ -100,7 +135,7 @@ pub fn parse_shared_without_owners(text: &[u8]) -> Result<Value, SyntaxError> {
 }
 
 fn slowly_without_owners(text: &[u8]) -> Result<Value, SyntaxError> {
-    let mut lexer = lexer::Lexer::new(text);
+    let mut lexer = lexer::Lexer::new(text).at_rest();
     let value = lexer.without_owners().and_then(|v| lexer.end().map(|()| v));
     value.map_err(|error| lexer::check(text).err().unwrap_or(error))
 }

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Number, Value};
 
 use super::wire::{Cursor, Payload};
-use crate::json::MAX_DEPTH;
+use crate::json::max_depth;
 use crate::quantity::Quantity;
 use crate::schema::{Prop, StructId, Type, TypeId, TypeSet};
 use crate::time::Timestamp;
@@ -46,7 +46,7 @@ pub fn decode(set: &TypeSet, id: StructId, bytes: &[u8]) -> Result<Value> {
 }
 
 fn read_struct(set: &TypeSet, id: StructId, bytes: &[u8], map: &mut Map<String, Value>, depth: usize) -> Result<()> {
-    if depth > MAX_DEPTH {
+    if depth > max_depth() {
         return Err(DecodeError::TooDeep);
     }
     let shape = set.get(id);
