@@ -115,7 +115,7 @@ fn one(document: &mut Value, Operation { op, path, from, value }: &Operation, co
             }
             _ => Err(Refused),
         },
-        "replace" => match parent(document, path)? {
+        "replace" => match fits(path, value).and_then(|()| parent(document, path))? {
             (Value::Object(map), key) => {
                 map.insert(key.into(), value.clone());
                 Ok(())
@@ -194,7 +194,20 @@ fn find<'a>(document: &'a mut Value, path: &str) -> Applied<Option<&'a Value>> {
     }
 }
 
+/// Whether a value may stand at a path: operations could nest a document in itself until it is too deep to be walked.
+fn fits(path: &str, value: &Value) -> Applied {
+    fn depth(value: &Value) -> usize {
+        match value {
+            Value::Object(map) => 1 + map.values().map(depth).max().unwrap_or_default(),
+            Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or_default(),
+            _ => 0,
+        }
+    }
+    if steps(path).count() + depth(value) > proto::json::max_depth() { Err(Refused) } else { Ok(()) }
+}
+
 fn add(document: &mut Value, path: &str, value: Value) -> Applied {
+    fits(path, &value)?;
     match parent(document, path)? {
         (Value::Object(map), key) => {
             map.insert(key.into(), value);
@@ -304,5 +317,32 @@ mod tests {
         let mut strict = Vec::new();
         parse(json!([{"op": "test", "path": "/a", "foo": 1}]), &mut strict).expect("operations");
         assert_eq!(strict, ["json patch unknown field \"[0].foo\""]);
+    }
+
+    /// A document could be copied into itself, which made it twice as deep each time, until the stack of the thread ended
+    /// that dropped it, and the server with it.
+    #[test]
+    fn a_document_copied_into_itself_does_not_become_too_deep() {
+        let mut operations = vec![json!({"op": "add", "path": "/x", "value": {"a": null}})];
+        for doubling in 0..16 {
+            operations.push(json!({"op": "copy", "from": "/x", "path": format!("/x{}", "/a".repeat(1 << doubling))}));
+        }
+        let few = |count: usize| {
+            let mut document = json!({});
+            let parsed = parse(operations[..count].to_vec().into(), &mut Vec::new()).expect("a patch");
+            apply(&mut document, &parsed).map(|()| document)
+        };
+        assert!(few(7).is_ok());
+        assert_eq!(few(17), Err(Refused));
+        let deep = few(7).expect("64 levels")["x"].clone();
+        let mut document = json!({"a": {"b": deep}});
+        for _ in 0..3 {
+            let grows = json!([{"op": "replace", "path": "/a/b", "value": document.clone()}]);
+            let parsed = parse(grows, &mut Vec::new()).expect("a patch");
+            apply(&mut document, &parsed).expect("it is still shallow enough");
+        }
+        let many = json!([{"op": "move", "from": "/a/b", "path": format!("/a{}", "/c".repeat(300))}]);
+        let parsed = parse(many, &mut Vec::new()).expect("a patch");
+        assert_eq!(apply(&mut document, &parsed), Err(Refused));
     }
 }
