@@ -4,8 +4,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde_json::{Map, Number, Value};
 
-/// The deepest nesting that is read: less than what the stack takes, more than any object has.
-const MAX_DEPTH: usize = 512;
+/// Nesting of lists, maps, and tags in tags; upstream's `MaxNestedLevels`. Objects have a quarter of it.
+const MAX_DEPTH: usize = 64;
 
 /// Why bytes are no document. The sender's mistake.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -102,10 +102,13 @@ impl<'a> Reader<'a> {
     }
 
     fn item(&mut self, depth: usize, later: Later) -> Result<Value, CborError> {
+        let (major, low, argument) = self.head()?;
+        // A tag alone is no level.
+        let is_level = matches!(major, 4 | 5) || major == 6 && self.bytes.get(self.at).is_some_and(|b| b >> 5 == 6);
+        let depth = depth + usize::from(is_level);
         if depth > MAX_DEPTH {
             return Err(CborError::Depth);
         }
-        let (major, low, argument) = self.head()?;
         match (major, argument) {
             (0, Some(number)) => {
                 i64::try_from(number).map(Value::from).map_err(|_| CborError::Unsupported("an integer beyond int64"))
@@ -125,7 +128,7 @@ impl<'a> Reader<'a> {
                     2 | 3 => return Err(CborError::Unsupported("a big number")),
                     _ => later,
                 };
-                self.item(depth + 1, later)
+                self.item(depth, later)
             }
             (7, Some(argument)) => simple(low, argument),
             _ => Err(CborError::Break),
@@ -163,7 +166,7 @@ impl<'a> Reader<'a> {
                 None if self.ends()? => break,
                 None => {}
             }
-            out.push(self.item(depth + 1, later)?);
+            out.push(self.item(depth, later)?);
         }
         Ok(out.into())
     }
@@ -183,7 +186,7 @@ impl<'a> Reader<'a> {
                 return Err(CborError::Key);
             }
             let key = self.string(major, length, Later::Nothing)?;
-            let value = self.item(depth + 1, later)?;
+            let value = self.item(depth, later)?;
             if out.contains_key(&key) {
                 return Err(CborError::Duplicate(key));
             }
@@ -262,6 +265,9 @@ mod tests {
             assert!(decode(bytes).is_err(), "{bytes:02x?}");
         }
         assert_eq!(decode(&[0x81; 100_000]), Err(CborError::Depth));
+        let lists = |count: usize| decode(&[vec![0x81; count], vec![0x80]].concat()).map(drop);
+        assert_eq!((lists(63), lists(64)), (Ok(()), Err(CborError::Depth)));
+        assert_eq!(CborError::Depth.to_string(), "cbor: exceeded max nested level 64");
         assert_eq!(decode(&[0xc6; 100_000]), Err(CborError::Depth));
     }
 }
