@@ -47,6 +47,7 @@ pub fn read(text: &[u8]) -> Result<Parsed, YamlError> {
         text,
         unfit: None,
         events: Parser::new_from_str(text),
+        refused: None,
         anchors: HashMap::new(),
         duplicates: Vec::new(),
         nodes: 0,
@@ -56,6 +57,7 @@ pub fn read(text: &[u8]) -> Result<Parsed, YamlError> {
         kept_bytes: 0,
     };
     let value = reader.document();
+    let value = reader.refused.take().map_or(value, |error| Err(syntax(&error, text)));
     // JSON is YAML, and our reader of that goes deeper.
     if value.as_ref().is_err_and(|error| *error == too_deep())
         && let Ok(parsed) = crate::json::parse(text.as_bytes())
@@ -96,6 +98,8 @@ struct Reader<'a> {
     /// What is wrong with the first key that cannot be one.
     unfit: Option<YamlError>,
     events: Parser<'a, StrInput<'a>>,
+    /// What the parser says is wrong. It is worded at the end, for that takes a stack of its own.
+    refused: Option<ScanError>,
     /// Finished nodes by anchor, with the number of nodes and the bytes of text in each.
     anchors: HashMap<usize, (Value, usize, usize)>,
     duplicates: Vec<String>,
@@ -129,7 +133,10 @@ impl<'a> Reader<'a> {
     fn next(&mut self) -> Result<(Event<'a>, Span), YamlError> {
         match self.events.next_event() {
             Some(Ok(event)) => Ok(event),
-            Some(Err(error)) => Err(syntax(&error, self.text)),
+            Some(Err(error)) => {
+                self.refused = Some(error);
+                Err(end_of_stream())
+            }
             None => Ok((Event::StreamEnd, Span::default())),
         }
     }
