@@ -48,7 +48,7 @@ use serde_json::Value;
 pub use plugins::Admission;
 pub use quota::{Counter, Reservation};
 pub use settings::Settings;
-pub use webhook::{Asker, Endpoint, Expected, connector, failure_words, handshake_words};
+pub use webhook::{Asker, Endpoint, Expected, connector, failure_words, handshake_words, verifier};
 
 use crate::auth::Attributes;
 use crate::request::{RequestInfo, User};

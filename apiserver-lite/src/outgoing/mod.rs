@@ -14,11 +14,11 @@ use std::time::Duration;
 use hyper::body::Body;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject as _;
 use service::any_certificate::AnyCertificate;
-use service::own_certificate::OwnCertificate;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -88,15 +88,12 @@ pub fn tls(trust: Trust, identity: Option<Identity>) -> Result<TlsConnector, Out
     let builder = match trust {
         Trust::Anything => builder.dangerous().with_custom_certificate_verifier(AnyCertificate::new(provider)),
         Trust::Certificates(certificates) => {
-            let roots = roots(certificates.clone())?;
-            let verifier = OwnCertificate::new(roots, certificates, provider);
-            let verifier = verifier.map_err(|e| OutgoingError::Settings(e.to_string()))?;
-            builder.dangerous().with_custom_certificate_verifier(verifier)
+            builder.dangerous().with_custom_certificate_verifier(verifier(certificates)?)
         }
         Trust::System => {
             let list = SYSTEM_LISTS.iter().find(|path| Path::new(path).exists());
             let list = list.ok_or_else(|| OutgoingError::Settings("this machine has no list of authorities".into()))?;
-            builder.with_root_certificates(roots(certificates(Path::new(list))?)?)
+            builder.dangerous().with_custom_certificate_verifier(verifier(certificates(Path::new(list))?)?)
         }
     };
     let config = match identity {
@@ -106,12 +103,9 @@ pub fn tls(trust: Trust, identity: Option<Identity>) -> Result<TlsConnector, Out
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-fn roots(certificates: Vec<CertificateDer<'static>>) -> Result<RootCertStore, OutgoingError> {
-    let mut roots = RootCertStore::empty();
-    if roots.add_parsable_certificates(certificates).0 == 0 {
-        return Err(OutgoingError::Settings("unable to load root certificates: no certificate found".into()));
-    }
-    Ok(roots)
+fn verifier(trusted: Vec<CertificateDer<'static>>) -> Result<Arc<dyn ServerCertVerifier>, OutgoingError> {
+    let none = || OutgoingError::Settings("unable to load root certificates: no certificate found".into());
+    crate::admission::verifier(trusted).ok_or_else(none)
 }
 
 /// Every certificate of a PEM file.

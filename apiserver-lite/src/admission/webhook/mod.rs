@@ -20,5 +20,5 @@ pub use client::{Asker, Clients, Endpoint};
 pub use compiled::Webhook;
 pub use logins::Logins;
 pub use mutating::mutate;
-pub use trust::{connector, explain as handshake_words};
+pub use trust::{connector, explain as handshake_words, verifier};
 pub use validating::validate;

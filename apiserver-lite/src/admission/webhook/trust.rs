@@ -46,20 +46,24 @@ pub fn connector(bundle: &[u8], identity: Option<Identity>) -> Result<TlsConnect
         true => system().to_vec(),
         false => CertificateDer::pem_slice_iter(bundle).filter_map(Result::ok).collect(),
     };
-    let trusted =
-        Trusted::new(trusted).ok_or("unable to load root certificates: unable to parse bytes as PEM block")?;
+    let verifier = verifier(trusted).ok_or("unable to load root certificates: unable to parse bytes as PEM block")?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = Verifier { trusted, provider: provider.clone() };
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier));
+        .with_custom_certificate_verifier(verifier);
     let config = match identity {
         Some((chain, key)) => config.with_client_auth_cert(chain, key).map_err(|e| e.to_string())?,
         None => config.with_no_client_auth(),
     };
     Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// Checks servers as Go does, by certificates that are trusted; None where none of them can be read.
+pub fn verifier(trusted: Vec<CertificateDer<'static>>) -> Option<Arc<dyn ServerCertVerifier>> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    Some(Arc::new(Verifier { trusted: Trusted::new(trusted)?, provider }))
 }
 
 #[derive(Debug)]
