@@ -215,8 +215,10 @@ async fn each_limit_has_its_status() {
     assert_eq!(said["message"], "Request entity too large: limit is 3145728");
 
     // Nested too deeply, in each text format; a patch that would nest too deeply does no harm either.
-    let deep =
-        |open: &str, close: &str| format!(r#"{{"data":{{"k":{}1{}}}}}"#, open.repeat(5_000), close.repeat(5_000));
+    let nested = |levels: usize, open: &str, close: &str| {
+        format!(r#"{{"data":{{"k":{}1{}}}}}"#, open.repeat(levels), close.repeat(levels))
+    };
+    let deep = |open: &str, close: &str| nested(10_000, open, close);
     for (media, body) in [
         ("application/merge-patch+json", deep("[", "]")),
         ("application/strategic-merge-patch+json", deep(r#"{"a":"#, "}")),
@@ -228,6 +230,15 @@ async fn each_limit_has_its_status() {
     }
     let (code, said) = answer(&server, Method::POST, CONFIG_MAPS, "application/yaml", deep("[", "]")).await;
     assert_eq!((code, &said["kind"]), (400, &Value::from("Status")), "{said}");
+
+    // Not too deeply, but a text is no list.
+    let merge = "application/merge-patch+json";
+    let (code, _) = answer(&server, Method::PATCH, &one, merge, nested(9_000, "[", "]")).await;
+    assert_eq!(code, 422);
+    // Copied into itself until it is too deep.
+    let copies = (0..16).map(|n| format!(r#",{{"op":"copy","from":"/x","path":"/x{}"}}"#, "/a".repeat(1 << n)));
+    let patch = format!(r#"[{{"op":"add","path":"/x","value":{{"a":null}}}}{}]"#, copies.collect::<String>());
+    assert_eq!(answer(&server, Method::PATCH, &one, "application/json-patch+json", patch).await.0, 422);
 
     // Long selectors are read; parts of them that are too long are told.
     let many: Vec<String> = (0..1_000).map(|n| format!("key-{n}!=value-{n}")).collect();
