@@ -22,6 +22,10 @@ pub(super) fn document(json: &Value) -> Vec<u8> {
     put_message(8, &mut out, |out| named(2, &json["paths"], out, path));
     put_message(9, &mut out, |out| named(1, &json["definitions"], out, schema));
     put_message(10, &mut out, |out| named(1, &json["parameters"], out, parameter));
+    for requirement in json["security"].as_array().into_iter().flatten() {
+        put_message(12, &mut out, |out| named(1, requirement, out, |scopes, out| texts(1, scopes, out)));
+    }
+    put_message(13, &mut out, |out| named(1, &json["securityDefinitions"], out, key));
     out
 }
 
@@ -88,7 +92,8 @@ pub(super) fn extensions(number: u32, map: &Value, out: &mut Vec<u8>) {
 }
 
 fn path(item: &Value, out: &mut Vec<u8>) {
-    for (number, method) in [(2, "get"), (3, "put"), (4, "post"), (5, "delete"), (8, "patch")] {
+    const METHODS: [&str; 7] = ["get", "put", "post", "delete", "options", "head", "patch"];
+    for (number, method) in (2..).zip(METHODS) {
         if item[method].is_object() {
             put_message(number, out, |out| operation(&item[method], out));
         }
@@ -97,6 +102,8 @@ fn path(item: &Value, out: &mut Vec<u8>) {
 }
 
 fn operation(value: &Value, out: &mut Vec<u8>) {
+    texts(1, &value["tags"], out);
+    text(3, &value["description"], out);
     text(5, &value["operationId"], out);
     texts(6, &value["produces"], out);
     texts(7, &value["consumes"], out);
@@ -105,10 +112,13 @@ fn operation(value: &Value, out: &mut Vec<u8>) {
         named(1, &value["responses"], out, |response, out| {
             put_message(1, out, |out| {
                 text(1, &response["description"], out);
-                put_message(2, out, |out| put_message(1, out, |out| schema(&response["schema"], out)));
+                if response["schema"].is_object() {
+                    put_message(2, out, |out| put_message(1, out, |out| schema(&response["schema"], out)));
+                }
             });
         });
     });
+    texts(10, &value["schemes"], out);
     extensions(13, value, out);
 }
 
@@ -144,6 +154,16 @@ fn parameter(value: &Value, out: &mut Vec<u8>) {
             text(if path { 5 } else { 6 }, &value["type"], out);
             flag(if path { 19 } else { 20 }, &value["uniqueItems"], out);
         });
+    });
+}
+
+/// `SecurityDefinitionsItem`, of which ours is a key in a header.
+fn key(value: &Value, out: &mut Vec<u8>) {
+    put_message(2, out, |out| {
+        text(1, &value["type"], out);
+        text(2, &value["name"], out);
+        text(3, &value["in"], out);
+        text(4, &value["description"], out);
     });
 }
 
@@ -211,6 +231,27 @@ mod tests {
         let expected = expected.concat();
         let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
         assert_eq!(text(&out), text(&expected));
+    }
+
+    #[test]
+    fn operations_and_keys_are_written_by_gnostics_numbers() {
+        let text = |bytes: &[&[u8]]| bytes.concat().escape_ascii().to_string();
+        let mut out = Vec::new();
+        let said = json!({
+            "tags": ["t"], "description": "d", "operationId": "o", "schemes": ["https"],
+            "responses": {"401": {"description": "no"}},
+        });
+        path(&json!({"head": said}), &mut out);
+        let expected: &[&[u8]] = &[
+            b"\x3a\x21",
+            b"\x0a\x01t\x1a\x01d\x2a\x01o",
+            b"\x4a\x0f\x0a\x0d\x0a\x03401\x12\x06\x0a\x04\x0a\x02no",
+            b"\x52\x05https",
+        ];
+        assert_eq!(out.escape_ascii().to_string(), text(expected));
+        let mut out = Vec::new();
+        key(&json!({"type": "apiKey", "name": "n", "in": "header", "description": "d"}), &mut out);
+        assert_eq!(out.escape_ascii().to_string(), text(&[b"\x12\x16\x0a\x06apiKey\x12\x01n\x1a\x06header\x22\x01d"]));
     }
 
     #[test]

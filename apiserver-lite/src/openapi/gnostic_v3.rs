@@ -22,12 +22,19 @@ pub(super) fn document(json: &Value) -> Vec<u8> {
         text(6, &json["info"]["version"], out);
     });
     put_message(4, &mut out, |out| named(1, &json["paths"], out, path));
-    put_message(5, &mut out, |out| put_message(1, out, |out| named(1, &json["components"]["schemas"], out, choice)));
+    let components = &json["components"];
+    put_message(5, &mut out, |out| {
+        put_message(1, out, |out| named(1, &components["schemas"], out, choice));
+        if components["securitySchemes"].is_object() {
+            put_message(7, out, |out| named(1, &components["securitySchemes"], out, key));
+        }
+    });
     out
 }
 
 fn path(item: &Value, out: &mut Vec<u8>) {
-    for (number, method) in [(4, "get"), (5, "put"), (6, "post"), (7, "delete"), (10, "patch")] {
+    const METHODS: [&str; 7] = ["get", "put", "post", "delete", "options", "head", "patch"];
+    for (number, method) in (4..).zip(METHODS) {
         if item[method].is_object() {
             put_message(number, out, |out| operation(&item[method], out));
         }
@@ -36,6 +43,8 @@ fn path(item: &Value, out: &mut Vec<u8>) {
 }
 
 fn operation(value: &Value, out: &mut Vec<u8>) {
+    texts(1, &value["tags"], out);
+    text(3, &value["description"], out);
     text(5, &value["operationId"], out);
     parameters(6, &value["parameters"], out);
     let body = &value["requestBody"];
@@ -70,6 +79,16 @@ fn parameter(value: &Value, out: &mut Vec<u8>) {
     text(3, &value["description"], out);
     flag(4, &value["required"], out);
     put_message(10, out, |out| choice(&value["schema"], out));
+}
+
+/// `SecuritySchemeOrReference`, never a reference.
+fn key(value: &Value, out: &mut Vec<u8>) {
+    put_message(1, out, |out| {
+        text(1, &value["type"], out);
+        text(2, &value["description"], out);
+        text(3, &value["name"], out);
+        text(4, &value["in"], out);
+    });
 }
 
 /// `MediaTypes`.
@@ -168,6 +187,17 @@ mod tests {
         assert_eq!(written(json!(false)), text(b"\x8a\x02\x02\x10\0"));
         assert_eq!(written(json!("")), text(b"\x8a\x02\x02\x1a\0"));
         assert_eq!(written(json!({})), "", "it has no form here");
+    }
+
+    #[test]
+    fn what_operations_are_about_is_written() {
+        let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
+        let mut out = Vec::new();
+        path(&json!({"options": {"tags": ["t"], "description": "d", "operationId": "o"}}), &mut out);
+        assert_eq!(text(&out), text(b"\x42\x0b\x0a\x01t\x1a\x01d\x2a\x01o\x42\0"));
+        let mut out = Vec::new();
+        key(&json!({"type": "apiKey", "name": "n", "in": "header", "description": "d"}), &mut out);
+        assert_eq!(text(&out), text(b"\x0a\x16\x0a\x06apiKey\x12\x01d\x1a\x01n\x22\x06header"));
     }
 
     #[test]

@@ -7,10 +7,14 @@
 mod content;
 mod custom;
 mod descriptions;
+mod everywhere;
 mod gnostic;
 mod gnostic_v3;
+mod media;
 mod parameters;
 mod paths;
+mod roots;
+mod routes;
 mod schemas;
 
 use std::sync::Arc;
@@ -23,6 +27,7 @@ use time::OffsetDateTime;
 
 pub use content::Times;
 use content::{Content, serve};
+use paths::Draft;
 
 use crate::aggregate::{Copies, Remote};
 use crate::http::{Body, Response, media_types, respond};
@@ -60,7 +65,7 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
     }
     let key = path.strip_prefix("/openapi/v3")?;
     if key.is_empty() {
-        return Some(index(&set, &server.aggregated.all()));
+        return Some(index(&set, &server.aggregated.all(), server.config.cbor));
     }
     let key = key.strip_prefix('/')?;
     Some(match resources(&set, key) {
@@ -91,7 +96,8 @@ fn keys(set: &Set) -> Vec<String> {
     let mut out: Vec<String> =
         [".well-known/openid-configuration", "api", "apis", "openid/v1/jwks", "version"].map(Into::into).into();
     for group in set.groups() {
-        if !group.is_empty() {
+        // What is told of groups that definitions make is told outside of the router.
+        if !group.is_empty() && set.all().iter().any(|r| !r.custom && *r.group == *group) {
             out.push(format!("apis/{group}"));
         }
         out.extend(set.versions(group).into_iter().map(|v| key(group, v)));
@@ -100,10 +106,19 @@ fn keys(set: &Set) -> Vec<String> {
     out
 }
 
+/// Goes up with every change of what is made of the same tables: clients keep documents for good by their hashes.
+const FORM: u8 = 1;
+
+/// Whether a document is of custom resources alone.
+fn is_custom(resources: &[&Resource]) -> bool {
+    !resources.is_empty() && resources.iter().all(|r| r.custom)
+}
+
 /// Changes whenever a document could.
-fn hash(resources: &[&Resource], key: &str) -> String {
+fn hash(resources: &[&Resource], key: &str, cbor: bool) -> String {
     let mut context = Context::new(&SHA512);
     context.update(env!("CARGO_PKG_VERSION").as_bytes());
+    context.update(&[FORM, cbor.into()]);
     context.update(descriptions::TEXT.as_bytes());
     context.update(key.as_bytes());
     for resource in resources {
@@ -112,10 +127,10 @@ fn hash(resources: &[&Resource], key: &str) -> String {
     context.finish().as_ref().iter().map(|b| format!("{b:02X}")).collect()
 }
 
-fn index(set: &Set, remotes: &[Arc<Remote>]) -> Response {
+fn index(set: &Set, remotes: &[Arc<Remote>], cbor: bool) -> Response {
     let mut paths = Map::new();
     for key in keys(set) {
-        let hash = hash(&resources(set, &key).unwrap_or_default(), &key);
+        let hash = hash(&resources(set, &key).unwrap_or_default(), &key, cbor);
         paths.insert(key.clone().into(), json!({"serverRelativeURL": format!("/openapi/v3/{key}?hash={hash}")}));
     }
     // What other servers serve is found where they say, through us.
@@ -133,7 +148,8 @@ fn index(set: &Set, remotes: &[Arc<Remote>]) -> Response {
 fn document(key: &str, resources: &[&Resource], server: &ApiServer, request: &Request) -> Response {
     let Some(protobuf) = wants_protobuf(&request.accept(), &gnostic_v3::NAMES) else { return not_acceptable() };
     let media = if protobuf { gnostic_v3::MEDIA } else { JSON };
-    let hash = hash(resources, key);
+    let cbor = server.config.cbor;
+    let hash = hash(resources, key, cbor);
     let asked = request.query.get("hash").filter(|asked| !asked.is_empty());
     if asked.is_some_and(|asked| *asked != hash) {
         let mut response = respond::bytes(301, media, Vec::new());
@@ -145,15 +161,7 @@ fn document(key: &str, resources: &[&Resource], server: &ApiServer, request: &Re
     let name = if protobuf { format!("{key} protobuf") } else { key.to_owned() };
     let content = Content { name: &name, hash: &hash, media };
     let mut response = serve(&server.documents, content, request, || {
-        let mut schemas = schemas::Schemas::new(Format::V3);
-        let mut parameters = parameters::Parameters::new(Format::V3);
-        let paths = paths::all(resources, Format::V3, &mut schemas, &mut parameters);
-        let document = json!({
-            "openapi": "3.0.0",
-            "info": {"title": "Kubernetes", "version": "v1.36.2"},
-            "paths": paths,
-            "components": {"schemas": schemas.finish()},
-        });
+        let document = newer(key, resources, cbor);
         if protobuf { gnostic_v3::document(&document) } else { document.to_string().into_bytes() }
     });
     if asked.is_some() && response.status() != http::StatusCode::RANGE_NOT_SATISFIABLE {
@@ -164,6 +172,39 @@ fn document(key: &str, resources: &[&Resource], server: &ApiServer, request: &Re
         }
     }
     response
+}
+
+/// A group version's document, or one about discovery itself.
+fn newer(key: &str, resources: &[&Resource], cbor: bool) -> Value {
+    let mut draft = Draft::new(Format::V3, cbor);
+    resources.iter().for_each(|resource| draft.add(resource));
+    let custom = is_custom(resources);
+    if !custom {
+        roots::add(key, &mut draft);
+    }
+    let [paths, schemas, _] = draft.finish();
+    let mut document = json!({
+        "openapi": "3.0.0", "info": info(custom), "paths": paths, "components": {"schemas": schemas},
+    });
+    if !custom {
+        document["components"]["securitySchemes"] = security();
+    }
+    document
+}
+
+/// Upstream's documents of custom resources are made by another program, which goes by a name of its own.
+fn info(custom: bool) -> Value {
+    match custom {
+        true => json!({"title": "Kubernetes CRD Swagger", "version": "v0.1.0"}),
+        false => json!({"title": "Kubernetes", "version": "v1.36.2"}),
+    }
+}
+
+/// How clients may say who they are.
+fn security() -> Value {
+    json!({"BearerToken": {
+        "type": "apiKey", "name": "authorization", "in": "header", "description": "Bearer Token authentication",
+    }})
 }
 
 /// The same time of the next year, in the form of HTTP as Go writes it in UTC.
@@ -182,27 +223,30 @@ fn version_2(set: &Set, remotes: &[Arc<Remote>], (server, request): (&ApiServer,
     let all: Vec<&Resource> = set.all().iter().map(|r| &**r).collect();
     // One state of them for the tag and for what it stands for.
     let others: Vec<_> = remotes.iter().filter_map(|r| Some((&r.name, r.documents.older()?))).collect();
+    let cbor = server.config.cbor;
     let body = || {
-        let mut schemas = schemas::Schemas::new(Format::V2);
-        let mut parameters = parameters::Parameters::new(Format::V2);
-        let mut paths = paths::all(&all, Format::V2, &mut schemas, &mut parameters);
-        let mut definitions = schemas.finish();
-        let mut parameters = parameters.finish();
+        let mut draft = Draft::new(Format::V2, cbor);
+        all.iter().for_each(|resource| draft.add(resource));
+        let ours = keys(set).into_iter().filter(|key| !resources(set, key).is_some_and(|found| is_custom(&found)));
+        ours.for_each(|key| roots::add(&key, &mut draft));
+        let [mut paths, mut definitions, mut parameters] = draft.finish();
         let mut copies = Copies::default();
         others.iter().for_each(|(_, part)| {
             part.add_to([&mut paths, &mut definitions, &mut parameters], &mut copies);
         });
         json!({
             "swagger": "2.0",
-            "info": {"title": "Kubernetes", "version": "v1.36.2"},
+            "info": info(false),
             "paths": paths,
             "definitions": definitions,
             "parameters": parameters,
+            "securityDefinitions": security(),
+            "security": [{"BearerToken": []}],
         })
     };
     let parts: String = others.iter().map(|(name, part)| format!(" {name} {}", part.mark)).collect();
     let (name, media) = if protobuf { ("v2 protobuf", gnostic::MEDIA) } else { ("v2", JSON) };
-    let hash = hash(&all, &format!("{name}{parts}"));
+    let hash = hash(&all, &format!("{name}{parts}"), cbor);
     serve(&server.documents, Content { name, hash: &hash, media }, request, || match protobuf {
         true => gnostic::document(&body()),
         false => body().to_string().into_bytes(),

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE;
-use proto::schema::{Type, TypeId, TypeSet};
+use proto::schema::{StructId, Type, TypeId, TypeSet};
 use serde_json::{Map, Value, json};
 
+use super::routes::{Action, Route};
 use super::schemas::{Schemas, meta_type};
 use super::{Format, descriptions};
-use crate::resource::Resource;
 
-/// Parameters by name. Those of one operation have different names.
+/// Parameters by name. Those of one place in a request have different names.
 pub(super) type Named = BTreeMap<String, Value>;
 
 /// Makes the parameters of a document.
@@ -24,17 +24,17 @@ pub(super) struct Parameters {
 }
 
 /// What an action is asked with: types of options, each with the fields that do not count.
-fn options(action: &str, custom: bool) -> &'static [(&'static str, &'static [&'static str])] {
+fn options(action: Action, custom: bool) -> &'static [(&'static str, &'static [&'static str])] {
     match action {
-        "get" if custom => &[("GetOptions", &[])],
-        "list" => &[("ListOptions", &[])],
-        "deletecollection" if custom => &[("ListOptions", &[])],
-        "deletecollection" => &[("ListOptions", &["watch", "allowWatchBookmarks"]), ("DeleteOptions", &[])],
-        "post" => &[("CreateOptions", &[])],
-        "put" => &[("UpdateOptions", &[])],
-        "patch" => &[("PatchOptions", &[])],
-        "delete" => &[("DeleteOptions", &[])],
-        _ => &[],
+        Action::Get if custom => &[("GetOptions", &[])],
+        Action::List | Action::Watch | Action::WatchList => &[("ListOptions", &[])],
+        Action::DeleteCollection if custom => &[("ListOptions", &[])],
+        Action::DeleteCollection => &[("ListOptions", &["watch", "allowWatchBookmarks"]), ("DeleteOptions", &[])],
+        Action::Post => &[("CreateOptions", &[])],
+        Action::Put => &[("UpdateOptions", &[])],
+        Action::Patch => &[("PatchOptions", &[])],
+        Action::Delete => &[("DeleteOptions", &[])],
+        Action::Get | Action::Connect => &[],
     }
 }
 
@@ -44,38 +44,53 @@ impl Parameters {
     }
 
     /// What an operation can be asked with beside its path.
-    pub fn of(&mut self, action: &str, custom: bool) -> Named {
+    pub fn of(&mut self, route: &Route<'_>, action: Action) -> Named {
+        let mut out = self.of_action(action, route.resource.custom);
+        if let Some(own) = route.options(action) {
+            out.extend(fields(own, self.format));
+        }
+        out
+    }
+
+    fn of_action(&mut self, action: Action, custom: bool) -> Named {
+        let format = self.format;
         let mut out = Named::new();
         for (name, without) in options(action, custom) {
-            let format = self.format;
-            let all = self.options.entry(name).or_insert_with(|| fields(name, format));
+            let of_type = || meta_type(name).map(|id| fields(id, format)).unwrap_or_default();
+            let all = self.options.entry(name).or_insert_with(of_type);
             let wanted = all.iter().filter(|(field, _)| !without.contains(&field.as_str()));
             out.extend(wanted.map(|(field, said)| (field.clone(), said.clone())));
         }
-        out.insert("pretty".into(), query("pretty", "string", Some("Whether the answer is indented."), self.format));
+        // Answers of others are passed on as they are.
+        if action != Action::Connect {
+            out.insert("pretty".into(), query("pretty", "string", Some("Whether the answer is indented."), format));
+        }
         out
     }
 
     /// What the variables of a path stand for.
-    pub fn of_path(&self, path: &str, resource: &Resource) -> Named {
-        let name = format!("Name of the {}.", resource.kind);
-        let all = [("namespace", "Namespace of the objects."), ("name", name.as_str())];
-        let there = all.into_iter().filter(|(variable, _)| path.contains(&format!("{{{variable}}}")));
+    pub fn of_path(&self, route: &Route<'_>) -> Named {
+        let name = format!("Name of the {}.", route.kind().2);
+        let all =
+            [("namespace", "Namespace of the objects."), ("name", name.as_str()), ("path", "Path on the other side.")];
+        let there = all.into_iter().filter(|(variable, _)| route.path.contains(&format!("{{{variable}}}")));
         let parameter = |variable: &str, text: &str| {
             let mut out = query(variable, "string", Some(text), self.format);
             out["in"] = "path".into();
             out["required"] = true.into();
             out
         };
-        there.map(|(variable, text)| (variable.to_owned(), parameter(variable, text))).collect()
+        // A query may have something of the same name.
+        there.map(|(variable, text)| (format!("{variable} in the path"), parameter(variable, text))).collect()
     }
 
     /// Parameters as a document lists them. In the older format most of them stand there once, and are referred to.
     pub fn list(&mut self, parameters: Named) -> Value {
-        parameters.into_iter().map(|(name, said)| self.settled(&name, said)).collect()
+        parameters.into_values().map(|said| self.settled(said)).collect()
     }
 
-    fn settled(&mut self, name: &str, said: Value) -> Value {
+    fn settled(&mut self, said: Value) -> Value {
+        let name = said["name"].as_str().unwrap_or_default();
         // Clients look for two of them in the operations themselves.
         let own = match name {
             "name" | "fieldValidation" | "dryRun" => true,
@@ -121,9 +136,9 @@ fn query(name: &str, kind: &str, text: Option<&str>, format: Format) -> Value {
 }
 
 /// The fields of a type of options that fit into a query.
-fn fields(name: &str, format: Format) -> Named {
+fn fields(id: StructId, format: Format) -> Named {
     let set = TypeSet::built_in();
-    let Some(options) = meta_type(name).map(|id| set.get(id)) else { return Named::new() };
+    let options = set.get(id);
     let own = options.props.iter().filter(|prop| !matches!(&*prop.name, "apiVersion" | "kind"));
     let parameter = |prop: &proto::schema::Prop| {
         let text = descriptions::of_field(&options.name, &prop.name);
@@ -152,23 +167,25 @@ fn mark(text: &str) -> String {
 }
 
 /// The schema of an operation's body, and whether there has to be one; None where there is none.
-pub(super) fn body_schema(resource: &Resource, action: &str, schemas: &mut Schemas) -> Option<(Value, bool)> {
+pub(super) fn body_schema(route: &Route<'_>, action: Action, schemas: &mut Schemas) -> Option<(Value, bool)> {
     match action {
-        "post" | "put" => Some((schemas.of(resource), true)),
-        "patch" => Some((schemas.meta("Patch"), true)),
-        "delete" => Some((schemas.meta("DeleteOptions"), false)),
-        "deletecollection" if !resource.custom => Some((schemas.meta("DeleteOptions"), false)),
+        Action::Post | Action::Put => Some((schemas.of_route(route), true)),
+        Action::Patch => Some((schemas.meta("Patch"), true)),
+        Action::Delete => Some((schemas.meta("DeleteOptions"), false)),
+        Action::DeleteCollection if !route.resource.custom => Some((schemas.meta("DeleteOptions"), false)),
         _ => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::routes;
     use super::*;
+    use crate::resource::table;
 
-    fn names(action: &str, custom: bool) -> String {
-        let all = Parameters::new(Format::V2).of(action, custom);
-        assert!(all.values().all(|said| said["description"].is_string()), "{action}: {all:?}");
+    fn names(action: Action, custom: bool) -> String {
+        let all = Parameters::new(Format::V2).of_action(action, custom);
+        assert!(all.values().all(|said| said["description"].is_string()), "{action:?}: {all:?}");
         all.into_keys().collect::<Vec<_>>().join(" ")
     }
 
@@ -179,31 +196,44 @@ mod tests {
         let delete = "gracePeriodSeconds ignoreStoreReadErrorWithClusterBreakingPotential";
         let watch = format!("allowWatchBookmarks {list} pretty {versions} watch");
         for (action, custom, expected) in [
-            ("get", false, "pretty".to_owned()),
-            ("get", true, "pretty resourceVersion".to_owned()),
-            ("list", false, watch.clone()),
-            ("deletecollection", true, watch),
+            (Action::Get, false, "pretty".to_owned()),
+            (Action::Get, true, "pretty resourceVersion".to_owned()),
+            (Action::List, false, watch.clone()),
+            (Action::DeleteCollection, true, watch),
             (
-                "deletecollection",
+                Action::DeleteCollection,
                 false,
                 format!(
                     "continue dryRun fieldSelector {delete} labelSelector limit orphanDependents pretty \
                      propagationPolicy {versions}"
                 ),
             ),
-            ("post", false, "dryRun fieldManager fieldValidation pretty".to_owned()),
-            ("put", false, "dryRun fieldManager fieldValidation pretty".to_owned()),
-            ("patch", true, "dryRun fieldManager fieldValidation force pretty".to_owned()),
-            ("delete", false, format!("dryRun {delete} orphanDependents pretty propagationPolicy")),
+            (Action::Post, false, "dryRun fieldManager fieldValidation pretty".to_owned()),
+            (Action::Put, false, "dryRun fieldManager fieldValidation pretty".to_owned()),
+            (Action::Patch, true, "dryRun fieldManager fieldValidation force pretty".to_owned()),
+            (Action::Delete, false, format!("dryRun {delete} orphanDependents pretty propagationPolicy")),
         ] {
-            assert_eq!(names(action, custom), expected, "{action}");
+            assert_eq!(names(action, custom), expected, "{action:?}");
+        }
+    }
+
+    #[test]
+    fn whatever_a_subresource_is_asked_with_is_described() {
+        let mut parameters = Parameters::new(Format::V3);
+        for resource in table::built_in() {
+            for route in routes::of(&resource) {
+                for (_, action) in &route.operations {
+                    let all = parameters.of(&route, *action);
+                    assert!(all.values().all(|said| said["description"].is_string()), "{}: {all:?}", route.path);
+                }
+            }
         }
     }
 
     #[test]
     fn types_are_those_of_a_query() {
         for (format, place) in [(Format::V2, "/type"), (Format::V3, "/schema/type")] {
-            let all = Parameters::new(format).of("deletecollection", false);
+            let all = Parameters::new(format).of_action(Action::DeleteCollection, false);
             let ty = |name: &str| all[name].pointer(place).and_then(Value::as_str).map(ToOwned::to_owned);
             assert_eq!(ty("limit").as_deref(), Some("integer"));
             assert_eq!(ty("sendInitialEvents").as_deref(), Some("boolean"));
@@ -214,7 +244,7 @@ mod tests {
     #[test]
     fn the_older_format_refers_to_what_operations_share() {
         let mut parameters = Parameters::new(Format::V2);
-        let all = parameters.of("delete", false);
+        let all = parameters.of_action(Action::Delete, false);
         let body = |schema: &str| body(&json!({"$ref": format!("#/definitions/{schema}")}), false);
         let mut more = all.clone();
         more.insert("body".into(), body("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"));

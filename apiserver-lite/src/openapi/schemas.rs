@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use proto::schema::{ListKind, Prop, StructId, Type, TypeId, TypeSet};
 use serde_json::{Map, Value, json};
 
-use super::paths::capital;
-use super::{Format, custom, descriptions};
+use super::routes::{Route, capital};
+use super::{Format, custom, descriptions, everywhere};
 use crate::resource::{Resource, SchemaSet};
 
 /// Schemas that a document refers to.
@@ -44,6 +44,22 @@ impl Schemas {
                 self.format.reference(&name)
             }
         }
+    }
+
+    /// A reference to the schema of what is sent and answered at a path: the resource's, or its subresource's own.
+    pub fn of_route(&mut self, route: &Route<'_>) -> Value {
+        let (group, version, kind) = route.kind();
+        let own = route.sub.and_then(|_| TypeSet::built_in().kind(group, version, kind));
+        match own {
+            Some(id) => self.reference(id),
+            None => self.of(route.resource),
+        }
+    }
+
+    /// A reference to a schema that is of no type of the API.
+    pub fn own(&mut self, name: &str, schema: Value) -> Value {
+        self.done.insert(name.to_owned(), schema);
+        self.format.reference(name)
     }
 
     /// A reference to the schema of a list of a resource's objects.
@@ -121,12 +137,9 @@ impl Schemas {
         if !unions.is_empty() && structure.unions.iter().all(|u| u.discriminator.is_some()) {
             out["x-kubernetes-unions"] = unions.into();
         }
-        let kinds: Vec<Value> = set
-            .kinds
-            .iter()
-            .filter(|k| k.id == id)
-            .map(|k| json!({"group": &*k.group, "version": &*k.version, "kind": &*k.kind}))
-            .collect();
+        let own = set.kinds.iter().filter(|k| k.id == id);
+        let own = own.map(|k| json!({"group": &*k.group, "version": &*k.version, "kind": &*k.kind}));
+        let kinds = everywhere::kinds(&structure.name).unwrap_or_else(|| own.collect());
         if !kinds.is_empty() {
             out["x-kubernetes-group-version-kind"] = kinds.into();
         }
