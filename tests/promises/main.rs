@@ -6,6 +6,7 @@ mod agent_configuration;
 mod agent_service;
 mod aggregated_metrics;
 mod aggregated_timeouts;
+mod api_documents;
 mod autoscaling;
 mod bad_input;
 mod bootstrap_tokens;
