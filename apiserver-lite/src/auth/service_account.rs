@@ -12,7 +12,8 @@ use crate::request::User;
 use crate::status::quote;
 use crate::store::{ObjectRef, ResourceId, Store};
 
-/// How long a token outlives the deletion mark of what it is bound to, in seconds.
+/// How long a token outlives its own time and the deletion mark of what it is bound to, in seconds; as long before its
+/// time it is good already. Clocks differ; it is go-jose's `DefaultLeeway`.
 const LEEWAY: i64 = 60;
 /// The issuer of tokens that secrets hold.
 const SECRET_ISSUER: &str = "kubernetes/serviceaccount";
@@ -55,24 +56,26 @@ impl ServiceAccountTokens {
             return Err(None);
         }
         let claims = self.keys.verify(token).ok_or_else(|| wrong(UNSIGNED))?;
-        let (expires, starts) = (claims["exp"].as_i64().unwrap_or(0), claims["nbf"].as_i64().unwrap_or(0));
-        if now >= expires {
-            return Err(wrong("service account token has expired"));
-        }
-        if now < starts {
-            return Err(wrong("service account token is not valid yet"));
-        }
-        let named: Vec<&str> = match &claims["aud"] {
+        let mut named: Vec<&str> = match &claims["aud"] {
             Value::String(one) => vec![one],
             Value::Array(many) => many.iter().filter_map(Value::as_str).collect(),
             _ => Vec::new(),
         };
+        // An old one, which is meant for the API alone.
+        if named.is_empty() {
+            let subject = claims["sub"].as_str().unwrap_or_default();
+            crate::audit::annotate("authentication.k8s.io/legacy-token", subject);
+            named = self.audiences.iter().map(String::as_str).collect();
+        }
         let meant: Vec<String> = audiences.iter().filter(|a| named.contains(&a.as_str())).cloned().collect();
         if meant.is_empty() {
             let shown = |list: &[&str]| list.iter().map(|one| quote(one)).collect::<Vec<_>>().join(" ");
             let asked: Vec<&str> = audiences.iter().map(String::as_str).collect();
             let (named, asked) = (shown(&named), shown(&asked));
             return Err(Some(format!("token audiences [{named}] is invalid for the target audiences [{asked}]")));
+        }
+        if let Some(why) = untimely(&claims, now) {
+            return Err(wrong(why));
         }
         let private = &claims["kubernetes.io"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -92,8 +95,7 @@ impl ServiceAccountTokens {
             let place = if key == "node" { "" } else { &namespace };
             // The node of a pod is told for information only; the pod's own state decides.
             if key != "node" || !private["pod"].is_object() {
-                let found = self.alive(plural, place, &bound_name, &bound_uid, now);
-                found.ok_or_else(|| wrong(INVALIDATED))?;
+                self.bound_is_alive((key, plural), (place, &bound_name), &bound_uid, now).map_err(Some)?;
             }
             if key != "secret" {
                 extra.push((format!("authentication.kubernetes.io/{key}-name"), vec![bound_name]));
@@ -101,6 +103,10 @@ impl ServiceAccountTokens {
             }
         }
         extra.sort();
+        if let Some(late) = private["warnafter"].as_i64().filter(|at| *at != 0).map(|at| now - at).filter(|s| *s > 0) {
+            let told = format!("subject: {}, seconds after warning threshold: {late}", text(&claims["sub"]));
+            crate::audit::annotate("authentication.k8s.io/stale-token", &told);
+        }
         let groups = vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
         Ok((User { name: text(&claims["sub"]), uid, groups, extra }, meant))
     }
@@ -173,6 +179,26 @@ impl ServiceAccountTokens {
         })
     }
 
+    /// # Errors
+    /// What became of an object that a token is bound to, by its claim and plural, and by its namespace and name.
+    fn bound_is_alive(
+        &self,
+        (claim, plural): (&str, &str),
+        (namespace, name): (&str, &str),
+        uid: &str,
+        now: i64,
+    ) -> Result<(), String> {
+        if self.alive(plural, namespace, name, uid, now).is_some() {
+            return Ok(());
+        }
+        Err(match self.store.get(&ResourceId::from(plural), namespace, name) {
+            Some(found) if *found.keys.uid != *uid => {
+                format!("{claim} UID ({}) does not match service account {claim} ref claim ({uid})", found.keys.uid)
+            }
+            _ => INVALIDATED.to_owned(),
+        })
+    }
+
     /// The object, unless it is another one of that name or was marked for deletion a while ago.
     fn alive(&self, plural: &str, namespace: &str, name: &str, uid: &str, now: i64) -> Option<ObjectRef> {
         let found = self.store.get(&ResourceId::from(plural), namespace, name)?;
@@ -227,6 +253,18 @@ impl ServiceAccountTokens {
     }
 }
 
+/// What is wrong with the times that a token names, in seconds since 1970. A time that it does not name is no limit.
+fn untimely(claims: &Value, now: i64) -> Option<&'static str> {
+    let at = |claim: &str| claims[claim].as_i64();
+    if at("nbf").is_some_and(|starts| now + LEEWAY < starts) {
+        return Some("service account token is not valid yet");
+    }
+    if at("exp").is_some_and(|expires| now - LEEWAY > expires) {
+        return Some("service account token has expired");
+    }
+    at("iat").is_some_and(|issued| now + LEEWAY < issued).then_some("service account token is issued in the future")
+}
+
 /// The user of a bootstrap token, `id.secret`, from its secret in kube-system.
 pub fn bootstrap_user(store: &Store, text: &str, now: i64) -> Option<User> {
     let (id, secret) = bootstrap_token::split(text)?;
@@ -248,4 +286,27 @@ pub fn bootstrap_user(store: &Store, text: &str, now: i64) -> Option<User> {
         }
     };
     Some(User { name: format!("system:bootstrap:{id}"), groups, ..User::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_may_differ_by_a_minute() {
+        const NOW: i64 = 1_700_000_000;
+        let wrong = |claim: &str, after: i64| untimely(&json!({claim: NOW + after}), NOW);
+        let expired = Some("service account token has expired");
+        assert_eq!((wrong("exp", 0), wrong("exp", -60), wrong("exp", -61)), (None, None, expired));
+        let early = Some("service account token is not valid yet");
+        assert_eq!((wrong("nbf", 60), wrong("nbf", 61)), (None, early));
+        let issued = Some("service account token is issued in the future");
+        assert_eq!((wrong("iat", 60), wrong("iat", 61)), (None, issued));
+        assert_eq!(
+            untimely(&json!({"exp": NOW - 100, "nbf": NOW + 100}), NOW),
+            early,
+            "that it is too early comes first"
+        );
+        assert_eq!(untimely(&json!({}), NOW), None);
+    }
 }
