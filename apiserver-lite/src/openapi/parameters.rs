@@ -132,6 +132,8 @@ fn query(name: &str, kind: &str, text: Option<&str>, format: Format) -> Value {
     if let Some(text) = text {
         out["description"] = text.into();
     }
+    // Many operations have the same.
+    out.share();
     out
 }
 

@@ -79,8 +79,7 @@ impl Draft {
         match (sent, self.format) {
             (Some((schema, required)), Format::V2) => drop(asked.insert("body".into(), body(&schema, required))),
             (Some((schema, required)), Format::V3) => {
-                let content: Map<_, _> = consumed.iter().map(|m| (*m, json!({"schema": schema}))).collect();
-                out["requestBody"] = json!({"content": content});
+                out["requestBody"] = json!({"content": content(&consumed, &schema)});
                 if required {
                     out["requestBody"]["required"] = true.into();
                 }
@@ -96,15 +95,16 @@ impl Draft {
 
     /// Writes down how an operation may answer: codes with what they mean, media types, and a schema.
     pub fn answers(&self, operation: &mut Value, codes: &[(&str, &str)], media: &[&str], schema: &Value) {
+        let (member, mut body) = match self.format {
+            Format::V2 => ("schema", schema.clone()),
+            Format::V3 => ("content", content(media, schema)),
+        };
+        // The same for all codes: documents are large enough without copies.
+        body.share();
         let mut responses = Map::new();
         for (code, text) in codes {
-            let response = match self.format {
-                Format::V2 => json!({"description": text, "schema": schema}),
-                Format::V3 => {
-                    let content: Map<_, _> = media.iter().map(|m| (*m, json!({"schema": schema}))).collect();
-                    json!({"description": text, "content": content})
-                }
-            };
+            let mut response = json!({"description": text});
+            response[member] = body.clone();
             responses.insert((*code).into(), response);
         }
         responses.insert(UNAUTHORIZED.0.into(), json!({"description": UNAUTHORIZED.1}));
@@ -127,6 +127,13 @@ impl Draft {
             _ => self.schemas.of_route(route),
         }
     }
+}
+
+/// The same schema for each of some media types.
+fn content(media: &[&str], schema: &Value) -> Value {
+    let mut one = json!({"schema": schema});
+    one.share();
+    media.iter().map(|name| (*name, one.clone())).collect::<Map<_, _>>().into()
 }
 
 /// Whether the document says that a delete answers with a `Status`. Upstream's says so of namespaces too, which answer
