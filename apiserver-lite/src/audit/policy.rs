@@ -132,6 +132,7 @@ impl Policy {
                 names: texts(&r["resourceNames"]),
             });
             let resources: Vec<Resources> = resources.collect();
+            check_groups(&resources, &field)?;
             if resources.iter().any(|r| r.resources.is_empty() && !r.names.is_empty()) {
                 return Err(format!(
                     "{field}.resources.resourceNames: using resourceNames requires at least one resource"
@@ -173,6 +174,17 @@ fn verdict(rule: &Value, field: &str) -> Result<Verdict, String> {
     Ok(Verdict { level, omitted, omit_managed_fields: false })
 }
 
+/// A group is named in full and without a version; the core group by nothing.
+fn check_groups(resources: &[Resources], field: &str) -> Result<(), String> {
+    for group in resources.iter().map(|r| &r.group).filter(|group| !group.is_empty()) {
+        let complaints = crate::names::dns_subdomain(group);
+        if !complaints.is_empty() {
+            return Err(format!("{field}.resources.group: Invalid value: {group:?}: {}", complaints.join(",")));
+        }
+    }
+    Ok(())
+}
+
 fn check_paths(paths: &[String], field: &str) -> Result<(), String> {
     for (index, path) in paths.iter().enumerate().filter(|(_, p)| *p != "*") {
         let place = format!("{field}.nonResourceURLs[{index}]: Invalid value: {path:?}");
@@ -209,7 +221,7 @@ impl Rule {
 
 impl Resources {
     fn fits(&self, info: &RequestInfo) -> bool {
-        if self.group != "*" && self.group != info.group {
+        if self.group != info.group {
             return false;
         }
         if self.resources.is_empty() {
@@ -281,6 +293,11 @@ mod tests {
             (json!([{"level": "None", "omitStages": ["x"]}]), "allowed stages"),
             (json!([{"level": "None", "nonResourceURLs": ["x"]}]), "must begin"),
             (json!([{"level": "None", "nonResourceURLs": ["/x"], "namespaces": ["a"]}]), "both"),
+            (
+                json!([{"level": "None", "resources": [{"group": "*"}]}]),
+                "rules[0].resources.group: Invalid value: \"*\"",
+            ),
+            (json!([{"level": "None", "resources": [{"group": "apps/v1"}]}]), "a lowercase RFC 1123 subdomain"),
         ] {
             let error = policy(rules).expect_err(text);
             assert!(error.contains(text), "{error}");
