@@ -32,6 +32,7 @@ const ASKED: &[&str] = &[
     "ComponentFlagz",
     "ComponentStatusz",
     "ContainerCheckpoint",
+    "ContainerStopSignals",
     "CustomCPUCFSQuotaPeriod",
     "DisableCPUQuotaWithExclusiveCPUs",
     "ExtendWebSocketsToKubelet",

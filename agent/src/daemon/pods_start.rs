@@ -170,6 +170,7 @@ pub async fn start_pods(
             seccomp_default: config.seccomp_default,
             device_health: parts.settings.gates.enabled("ResourceHealthStatus"),
             device_health_messages: parts.settings.gates.enabled("ResourceHealthStatusMessage"),
+            stop_signals: parts.settings.gates.enabled("ContainerStopSignals"),
             ids_per_pod: config
                 .user_namespaces
                 .as_ref()

@@ -99,6 +99,8 @@ pub struct ContainerRecord {
     pub log_path: String,
     pub resources: Option<cri::LinuxContainerResources>,
     pub user: Option<cri::LinuxContainerUser>,
+    /// The signal that stops it, as the CRI numbers them; zero when the runtime does not tell.
+    pub stop_signal: i32,
     pub termination_message_path: String,
     pub pod_termination_grace: Option<i64>,
     /// The hook and the ports of its spec, as JSON.
@@ -289,6 +291,7 @@ fn container_record(status: cri::ContainerStatus, sandbox_id: &str) -> Container
         image: status.image.map(|i| i.image).unwrap_or_default(),
         image_ref: status.image_ref,
         reason: status.reason,
+        stop_signal: status.stop_signal,
         log_path: status.log_path,
         id: status.id,
     };

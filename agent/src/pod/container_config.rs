@@ -26,6 +26,8 @@ pub struct ContainerInputs<'a> {
     pub target: Option<String>,
     pub resources: &'a NodeResources,
     pub userns: Option<&'a cri::UserNamespace>,
+    /// Whether the spec's own stop signal counts (`ContainerStopSignals`).
+    pub stop_signals: bool,
     pub security: SecurityDefaults<'a>,
 }
 
@@ -58,7 +60,7 @@ pub fn container_config(pod: &Pod, container: &Container, inputs: ContainerInput
             security_context: Some(context),
         }),
         windows: None,
-        stop_signal: stop_signal(container),
+        stop_signal: if inputs.stop_signals { stop_signal(container) } else { 0 },
         envs: inputs.envs.into_iter().map(|(key, value)| cri::KeyValue { key, value: value.into_bytes() }).collect(),
     }
 }
@@ -110,6 +112,12 @@ fn stop_signal(container: &Container) -> i32 {
     cri::Signal::from_str_name(&name).map_or(0, |s| s as i32)
 }
 
+/// The runtime's number of a stop signal as the API names it; `None` where the runtime does not tell one.
+pub fn signal_name(number: i32) -> Option<String> {
+    let signal = cri::Signal::try_from(number).ok().filter(|s| *s != cri::Signal::RuntimeDefault)?;
+    Some(signal.as_str_name().replace("RTMINPLUS", "RTMIN+").replace("RTMAXMINUS", "RTMAX-"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,5 +134,36 @@ mod tests {
         assert_eq!(number("SIGRTMIN+3"), cri::Signal::Sigrtminplus3 as i32);
         assert_eq!(number("SIGRTMAX-14"), cri::Signal::Sigrtmaxminus14 as i32);
         assert_eq!(stop_signal(&Container::default()), 0);
+        for name in ["SIGTERM", "SIGRTMIN", "SIGRTMIN+3", "SIGRTMAX-14", "SIGRTMAX"] {
+            assert_eq!(signal_name(number(name)).as_deref(), Some(name));
+        }
+        assert_eq!([signal_name(0), signal_name(-1), signal_name(99)], [None, None, None]);
+    }
+
+    #[test]
+    fn the_spec_s_stop_signal_is_passed_on_only_with_its_gate() {
+        let lifecycle = Lifecycle { stop_signal: Some("SIGUSR1".into()), ..Default::default() };
+        let container = Container { name: "a".into(), lifecycle: Some(lifecycle), ..Default::default() };
+        let resources = NodeResources::default();
+        let passed = |stop_signals| {
+            let inputs = ContainerInputs {
+                attempt: 0,
+                image_id: String::new(),
+                image_user: ImageUser::Uid(0),
+                envs: vec![],
+                mounts: vec![],
+                devices: vec![],
+                cdi_devices: vec![],
+                annotations: vec![],
+                target: None,
+                resources: &resources,
+                userns: None,
+                stop_signals,
+                security: SecurityDefaults { seccomp_dir: std::path::Path::new("/"), seccomp_default: false },
+            };
+            container_config(&Pod::default(), &container, inputs).stop_signal
+        };
+        assert_eq!(passed(true), cri::Signal::Sigusr1 as i32);
+        assert_eq!(passed(false), cri::Signal::RuntimeDefault as i32);
     }
 }

@@ -89,6 +89,8 @@ pub struct Config {
     /// Whether statuses show the health of devices, and what their drivers say of it.
     pub device_health: bool,
     pub device_health_messages: bool,
+    /// Whether a container's own stop signal is passed on, and the one in use told.
+    pub stop_signals: bool,
     /// `idsPerPod` of user namespaces.
     pub ids_per_pod: u32,
     /// Patterns, `*` at the end.

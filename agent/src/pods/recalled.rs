@@ -121,6 +121,7 @@ fn status(pod: &Pod, observed: &Observed, runtime: &str, host_ips: &[String]) ->
         terminal: false,
         imposed: None,
         recursive_read_only: false,
+        stop_signals: false,
         resize: Vec::new(),
         now: crate::clock::now(),
     });

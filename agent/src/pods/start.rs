@@ -196,6 +196,7 @@ impl StartContext<'_> {
             target,
             resources: &shared.config.resources,
             userns: self.userns,
+            stop_signals: shared.config.stop_signals,
             security: SecurityDefaults { seccomp_dir: &seccomp_dir, seccomp_default: shared.config.seccomp_default },
         };
         let mut config = container_config(pod, container, inputs);

@@ -68,6 +68,7 @@ impl Worker {
             terminal,
             imposed: self.imposed.as_ref(),
             recursive_read_only: self.shared.mounts_read_only_recursively(&self.observed),
+            stop_signals: self.shared.config.stop_signals,
             resize: self.resize_conditions(),
             now: crate::clock::now(),
         });

@@ -11,6 +11,7 @@ use proto::apimachinery::pkg::apis::meta::v1::Time;
 use proto::quantity::Format;
 
 use crate::pleg::observed::{ContainerRecord, RunState};
+use crate::pod::container_config::signal_name;
 use crate::pod::resources::{MIN_SHARES, ResourceList, shares_to_milli_cpu};
 use crate::pod::restart::{all_must_restart, init_failed, should_restart};
 use crate::pod::spec::{PodExt, is_sidecar};
@@ -180,6 +181,7 @@ fn seen(
                 supplemental_groups: u.supplemental_groups.clone(),
             }),
         }),
+        stop_signal: if inputs.stop_signals { signal_name(record.stop_signal) } else { None },
         ..Default::default()
     };
     if record.state == RunState::Unknown && has_run(record, before) {
@@ -432,6 +434,7 @@ mod tests {
                 terminal: false,
                 imposed: None,
                 recursive_read_only: false,
+                stop_signals: false,
                 resize: vec![],
                 now: Time::default(),
             };
@@ -442,6 +445,45 @@ mod tests {
             };
             assert_eq!(shown.iter().map(reason).collect::<Vec<_>>(), want, "{state:?}");
         }
+    }
+
+    #[test]
+    fn the_signal_that_stops_a_container_is_told_only_with_its_gate() {
+        let spec = proto::api::core::v1::PodSpec {
+            containers: vec![Container { name: "a".into(), ..Default::default() }],
+            ..Default::default()
+        };
+        let pod = Pod { spec: Some(spec), ..Default::default() };
+        let told = |number: i32, stop_signals| {
+            let record = ContainerRecord {
+                name: "a".into(),
+                state: RunState::Running,
+                stop_signal: number,
+                ..Default::default()
+            };
+            let observed = crate::pleg::observed::Observed { containers: vec![record], ..Default::default() };
+            let (verdicts, old) = (crate::probes::Verdicts::default(), Default::default());
+            let inputs = Inputs {
+                pod: &pod,
+                observed: &observed,
+                old: &old,
+                start_errors: &Default::default(),
+                probes: &verdicts.of(&pod),
+                runtime: "r",
+                host_ips: &[],
+                terminal: false,
+                imposed: None,
+                recursive_read_only: false,
+                stop_signals,
+                resize: vec![],
+                now: Time::default(),
+            };
+            statuses(&inputs, &pod.spec().containers, &[], false)[0].stop_signal.clone()
+        };
+        let quit = proto::cri::Signal::Sigquit as i32;
+        assert_eq!(told(quit, true).as_deref(), Some("SIGQUIT"));
+        assert_eq!(told(quit, false), None);
+        assert_eq!(told(0, true), None, "a runtime that does not tell it");
     }
 
     #[test]

@@ -134,6 +134,7 @@ mod tests {
                 terminal: true,
                 imposed: Some(&late),
                 recursive_read_only: false,
+                stop_signals: false,
                 resize: vec![],
                 now: Default::default(),
             });

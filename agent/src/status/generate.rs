@@ -53,6 +53,8 @@ pub struct Inputs<'a> {
     pub terminal: bool,
     pub imposed: Option<&'a Override>,
     pub recursive_read_only: bool,
+    /// Whether statuses tell the signals that stop the containers.
+    pub stop_signals: bool,
     /// Conditions of a resize that waits or is under way.
     pub resize: Vec<proto::api::core::v1::PodCondition>,
     pub now: Time,
@@ -291,6 +293,7 @@ mod tests {
                 terminal: false,
                 imposed: None,
                 recursive_read_only: false,
+                stop_signals: false,
                 resize: vec![],
                 now: Time::default(),
             });
@@ -343,6 +346,7 @@ mod tests {
                     terminal,
                     imposed: None,
                     recursive_read_only: false,
+                    stop_signals: false,
                     resize: vec![],
                     now: Time::default(),
                 });

@@ -117,6 +117,7 @@ impl World {
             terminal,
             imposed: None,
             recursive_read_only: false,
+            stop_signals: false,
             resize: Vec::new(),
             now,
         });
