@@ -48,6 +48,7 @@ const ASKED: &[&str] = &[
     "LoggingBetaOptions",
     "MemoryQoS",
     "NativeHistograms",
+    "NodeDeclaredFeatures",
     "NodeLogQuery",
     "PodLevelResourceManagers",
     "PodLevelResources",

@@ -9,7 +9,7 @@ use proto::api::core::v1::{
     PersistentVolumeSource, PersistentVolumeSpec, Pod, PodSpec, Secret, Service, Volume, VolumeMount,
     VolumeResourceRequirements, VolumeSource,
 };
-use proto::api::storage::v1::{CsiDriver, CsiDriverSpec, VolumeAttachment, VolumeAttachmentStatus};
+use proto::api::storage::v1::{CsiDriver, CsiDriverSpec, VolumeAttachment, VolumeAttachmentStatus, VolumeError};
 use proto::apimachinery::pkg::api::resource::Quantity;
 use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use proto::csi::node_server::{Node, NodeServer};
@@ -143,6 +143,8 @@ struct Api {
     spec: CsiDriverSpec,
     patches: Mutex<Vec<String>>,
     bound: Mutex<(PersistentVolumeClaim, PersistentVolume)>,
+    /// What the attacher cannot do, in place of attaching.
+    refused: Mutex<Option<VolumeError>>,
 }
 
 impl Claims for Api {
@@ -157,7 +159,10 @@ impl Claims for Api {
     }
     fn attachment<'a>(&'a self, _: &'a str) -> Found<'a, VolumeAttachment> {
         let metadata = [("disk".to_owned(), "sdx".to_owned())].into();
-        let status = VolumeAttachmentStatus { attached: true, attachment_metadata: metadata, ..Default::default() };
+        let attach_error = self.refused.lock().unwrap().clone();
+        let attached = attach_error.is_none();
+        let status =
+            VolumeAttachmentStatus { attached, attachment_metadata: metadata, attach_error, ..Default::default() };
         Box::pin(std::future::ready(Ok(VolumeAttachment { status: Some(status), ..Default::default() })))
     }
     fn patch_claim<'a>(&'a self, _: &'a str, _: &'a str, patch: String) -> Found<'a, PersistentVolumeClaim> {
@@ -222,7 +227,7 @@ impl World {
             async move { service.call(request.map(tonic::body::Body::new)).await.unwrap_or_else(|never| match never {}) }
         }));
         drivers.insert("folder.example.com", socket);
-        let api = Arc::new(Api { spec, patches: Mutex::default(), bound: Mutex::default() });
+        let api = Arc::new(Api { spec, patches: Mutex::default(), bound: Mutex::default(), refused: Mutex::default() });
         World { root, book, drivers, api, in_use: Arc::default() }
     }
 
@@ -431,6 +436,22 @@ async fn an_attached_volume_is_in_use_and_its_driver_hears_of_pod_tokens_and_dis
     volumes.tear_down("u1").await.unwrap();
     assert!(world.in_use.lock().unwrap().is_empty());
     world.end();
+}
+
+/// A pod for whose volume the node has no place waited for ever.
+#[tokio::test]
+async fn a_full_node_is_known_by_the_attachers_code_where_the_driver_keeps_its_limit_up_to_date() {
+    for (period, code, want) in [(Some(60), Some(8), true), (None, Some(8), false), (Some(60), Some(13), false)] {
+        let spec =
+            CsiDriverSpec { attach_required: Some(true), node_allocatable_update_period_seconds: period, ..plain() };
+        let world = World::new("full", spec);
+        let refused = VolumeError { message: "no slot".into(), error_code: code, ..Default::default() };
+        *world.api.refused.lock().unwrap() = Some(refused);
+        let (pod, volume) = (pod("u1"), volume(false));
+        let failed = world.volumes().set_up(&wanted(&pod, &volume)).await.unwrap_err();
+        assert_eq!(failed, super::volumes::Failure::Attach { why: "no slot".into(), exhausted: want });
+        world.end();
+    }
 }
 
 #[tokio::test]

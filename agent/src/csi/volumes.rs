@@ -47,7 +47,11 @@ pub struct CsiDeps {
 /// Why a pod cannot have a volume, by the step that failed; the texts are the kubelet's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    Attach(String),
+    /// `exhausted`: the node has reached its limit, and the driver's limits are kept up to date.
+    Attach {
+        why: String,
+        exhausted: bool,
+    },
     /// Staging: for all pods of the node at once.
     Device(String),
     SetUp(String),
@@ -323,7 +327,10 @@ impl Volumes {
         }
         self.note_use(&wanted.driver, &wanted.handle, true);
         let name = data::attachment_name(&wanted.handle, &wanted.driver, &self.deps.node);
-        attach::wait(&*self.api, &name, patience).await.map_err(Failure::Attach)
+        // Only a driver that says how often its limits are to be asked for wants pods turned away.
+        let kept = spec.node_allocatable_update_period_seconds.is_some_and(|period| period != 0);
+        let waited = attach::wait(&*self.api, &name, patience).await;
+        waited.map_err(|no| Failure::Attach { why: no.why, exhausted: no.exhausted && kept })
     }
 
     /// For all pods of this node at once. Remembered also for a driver that does not stage, as the kubelet does.

@@ -177,6 +177,7 @@ pub async fn start_pods(
                 .and_then(|u| u.ids_per_pod)
                 .and_then(|ids| u32::try_from(ids).ok())
                 .unwrap_or(65_536),
+            features: pods::PodFeatures::of(&parts.settings.gates),
             allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
             resources,
             fixed_resources: fixed_resources(config, &parts.settings.gates),

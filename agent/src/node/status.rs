@@ -67,7 +67,10 @@ pub fn build(old: &Value, facts: &Facts<'_>) -> Value {
         put("features", json!({"supplementalGroupsPolicy": features.supplemental_groups_policy}));
     }
     put("volumesInUse", json!(facts.signals.volumes_in_use));
-    put("declaredFeatures", json!(declared_features(facts.gates)));
+    if facts.gates.enabled("NodeDeclaredFeatures") {
+        let declared = declared_features(&declared_by_gates(facts.gates), facts.runtime.features.as_ref());
+        put("declaredFeatures", json!(declared));
+    }
     let conditions = conditions(old.get("conditions"), facts);
     put("conditions", conditions);
     Value::Object(status)
@@ -143,14 +146,24 @@ fn handler(handler: &cri::RuntimeHandler) -> Value {
     })
 }
 
-/// Features that schedulers and the API server look for, sorted.
-fn declared_features(gates: &FeatureGates) -> Vec<&'static str> {
+/// Features that schedulers and the API server look for, sorted: those that need nothing but their gate, and those of
+/// which the runtime says that it has what they need.
+pub fn declared_features(by_gates: &[&'static str], runtime: Option<&cri::RuntimeFeatures>) -> Vec<&'static str> {
+    let host_network = runtime.is_some_and(|features| features.user_namespaces_host_network);
+    by_gates.iter().filter(|name| **name != USER_NAMESPACES_HOST_NETWORK || host_network).copied().collect()
+}
+
+pub const USER_NAMESPACES_HOST_NETWORK: &str = "UserNamespacesHostNetworkSupport";
+pub const RESTART_ALL_CONTAINERS: &str = "RestartAllContainersOnContainerExits";
+
+/// What the gates say of the features that are declared, sorted.
+pub fn declared_by_gates(gates: &FeatureGates) -> Vec<&'static str> {
     const DECLARED: &[(&str, &str)] = &[
         ("ExtendWebSocketsToKubelet", "ExtendWebSocketsToKubelet"),
         ("InPlacePodLevelResourcesVerticalScaling", "InPlacePodLevelResourcesVerticalScaling"),
         ("InPlacePodVerticalScalingInitContainers", "InPlacePodVerticalScalingInitContainers"),
-        ("RestartAllContainersOnContainerExits", "RestartAllContainersOnContainerExits"),
-        ("UserNamespacesHostNetworkSupport", "UserNamespacesHostNetworkSupport"),
+        (RESTART_ALL_CONTAINERS, RESTART_ALL_CONTAINERS),
+        (USER_NAMESPACES_HOST_NETWORK, USER_NAMESPACES_HOST_NETWORK),
     ];
     DECLARED.iter().filter(|(_, gate)| gates.enabled(gate)).map(|(name, _)| *name).collect()
 }

@@ -13,7 +13,7 @@ use super::admission::{self, Rejection, Shortage};
 use super::mailbox::KillRequest;
 use super::manager::{Entry, Manager};
 use super::preemption::{self, Victim};
-use super::{Shared, device_admission, node_state};
+use super::{Shared, device_admission, node_state, pod_features};
 
 impl Rejection {
     /// For a pod that runs all the same.
@@ -48,6 +48,8 @@ impl Manager {
         let node = device_admission::without_devices(&self.shared.node.borrow(), &self.shared.devices);
         let holders = self.holders(pod.uid());
         let missing = admission::admit(pod, &node, &holders, &self.shared.config.allowed_unsafe_sysctls)?;
+        let runtime = self.shared.runtime.borrow().features;
+        pod_features::check(pod, &self.shared.config.features, runtime.as_ref())?;
         node_state::check_shutdown(&signals)?;
         if missing.is_empty() { Ok(Vec::new()) } else { self.preempt(pod, &holders, &missing) }
     }

@@ -22,6 +22,7 @@ mod mirror;
 mod mirrors;
 mod node_state;
 mod orphans;
+mod pod_features;
 mod preemption;
 mod recalled;
 mod resize;
@@ -66,6 +67,7 @@ pub use container_gc::ContainerGc;
 pub use handle::{ContainerInfo, FindError, Handle};
 pub use mailbox::End;
 pub use manager::Manager;
+pub use pod_features::PodFeatures;
 
 /// Settings of the node that concern pods.
 #[derive(Debug, Clone)]
@@ -93,6 +95,7 @@ pub struct Config {
     pub stop_signals: bool,
     /// `idsPerPod` of user namespaces.
     pub ids_per_pod: u32,
+    pub features: PodFeatures,
     /// Patterns, `*` at the end.
     pub allowed_unsafe_sysctls: Vec<String>,
     pub resources: NodeResources,

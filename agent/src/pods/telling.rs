@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::api::core::v1::{PodCondition, PodStatus, ResourceRequirements};
+use tokio::time::Instant;
 
 use crate::cgroups::pod_limits;
 use crate::clock::unix_nanos;
@@ -16,7 +17,11 @@ use crate::status::generate::Override;
 use crate::status::manager::{CONTAINERS_FOLLOW, END_FOLLOWS};
 use crate::status::{Inputs, generate, in_use, terminate};
 
+use super::admission::Rejection;
 use super::worker::Worker;
+
+/// As long as the kubelet waits for the volumes of a pod before it looks why they do not come.
+const VOLUME_PATIENCE: Duration = Duration::from_secs(123);
 
 impl Worker {
     /// Computes the status and hands it on. `terminal`: nothing will be started any more.
@@ -111,6 +116,19 @@ impl Worker {
         self.shared.recorder.pod(&self.pod, EventType::Normal, "DeadlineExceeded", message);
         let imposed = Override { reason: "DeadlineExceeded".into(), message: message.into(), disruption: None };
         self.imposed = Some(imposed);
+        true
+    }
+
+    /// Refuses a pod that has waited for as long as it may for a volume of which the node can have no more; `limit` is what
+    /// it is refused with. One that runs is left alone: what it misses is somebody else's fault.
+    pub(super) fn turned_away(&mut self, limit: Option<String>, since: Instant) -> bool {
+        let Some(message) = limit else { return false };
+        if since.elapsed() < VOLUME_PATIENCE || self.observed.running().next().is_some() {
+            return false;
+        }
+        let refused = Rejection { reason: "VolumeAttachmentLimitExceeded".into(), message };
+        self.shared.tell_refused(&self.pod, &refused);
+        self.imposed = self.imposed.take().or(refused.into_kill().imposed);
         true
     }
 

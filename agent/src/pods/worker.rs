@@ -81,6 +81,8 @@ pub struct Worker {
     pub(super) ending: bool,
     pub(super) retry: Duration,
     pub(super) volume_retry: Duration,
+    /// Since when the pod has waited for volumes that it does not have.
+    volumes_wanted: Option<Instant>,
     pub(super) probes_sent: Option<(Vec<Running>, String, bool, i64)>,
     pub(super) adopted: bool,
     pub(super) starts: Starts,
@@ -115,6 +117,7 @@ impl Worker {
             waited: Duration::ZERO,
             retry: FIRST_RETRY,
             volume_retry: FIRST_RETRY,
+            volumes_wanted: None,
             probes_sent: None,
             adopted: false,
             starts: Starts::default(),
@@ -375,6 +378,7 @@ impl Worker {
             return Ok(self.failed());
         }
         let mut told = Told::default();
+        let wanted_since = *self.volumes_wanted.get_or_insert_with(Instant::now);
         let made = self.shared.volumes.setup(&self.pod, &mut told).await;
         let failed = |error: &VolumeError| {
             self.shared.recorder.pod(&self.pod, EventType::Warning, error.reason(), error.to_string());
@@ -395,12 +399,16 @@ impl Worker {
             Err(errors) => {
                 errors.iter().for_each(failed);
                 spans::fail(|| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
+                if self.turned_away(told.limit, wanted_since) {
+                    return Err(Interrupt::Ends);
+                }
                 let wait = self.volume_retry;
                 self.volume_retry = late::longer(wait);
                 return Ok(wait);
             }
         };
         self.volume_retry = FIRST_RETRY;
+        self.volumes_wanted = None;
         // What follows from these shows at once, and nothing in the runtime will tell of it.
         let look_again = !actions.reset.is_empty() || !resize.is_empty();
         if actions.is_empty() && resize.is_empty() {

@@ -27,7 +27,7 @@ impl Manager {
         let had = self.csi.is_published(wanted);
         let volume = wanted.name.clone();
         let link = self.csi.set_up_block(wanted).await.map_err(|failure| match failure {
-            Failure::Attach(why) => VolumeError::Attach { volume, why },
+            Failure::Attach { why, exhausted } => VolumeError::Attach { volume, why, exhausted },
             Failure::Device(why) => VolumeError::Map { step: "SetUpDevice", volume, why },
             Failure::SetUp(why) => VolumeError::Map { step: "MapPodDevice", volume, why },
         })?;

@@ -12,9 +12,9 @@ use super::MountSource;
 pub enum VolumeError {
     #[error("MountVolume.SetUp failed for volume {volume:?} : {why}")]
     SetUp { volume: String, why: String },
-    /// A volume that no node has yet, or another has.
+    /// A volume that no node has yet, or another has. `exhausted`: this one has as many as it can have.
     #[error("AttachVolume.Attach failed for volume {volume:?} : {why}")]
-    Attach { volume: String, why: String },
+    Attach { volume: String, why: String, exhausted: bool },
     /// A volume that cannot be made ready for the pods of this node.
     #[error("MountVolume.MountDevice failed for volume {volume:?} : {why}")]
     Device { volume: String, why: String },
@@ -66,6 +66,8 @@ pub struct Told {
     pub mapped: Vec<String>,
     /// Those that should become larger.
     pub grown: Vec<Box<Growth>>,
+    /// What the pod is turned away with, should it stay so: the node has as many volumes as it can have.
+    pub limit: Option<String>,
 }
 
 /// What came of making a volume of a claim larger.
@@ -124,15 +126,7 @@ impl Told {
 ///
 /// Followed: kubelet `WaitForAttachAndMount`; mounts tell of themselves.
 pub fn all_told(failed: Vec<(&str, VolumeError)>) -> Vec<VolumeError> {
-    let names = |of: &dyn Fn(&VolumeError) -> bool| {
-        let mut names: Vec<&str> = failed.iter().filter(|(_, error)| of(error)).map(|(name, _)| *name).collect();
-        names.sort_unstable();
-        names.join(" ")
-    };
-    let unmounted = names(&|_| true);
-    let unattached = names(&|error| matches!(error, VolumeError::Attach { .. }));
-    let unprocessed =
-        names(&|error| matches!(error, VolumeError::Unprocessed { unprocessed, .. } if !unprocessed.is_empty()));
+    let Missing { unmounted, unattached, unprocessed } = Missing::of(&failed);
     let (mut told, mut reasons) = (Vec::new(), Vec::new());
     for (_, error) in failed {
         match error {
@@ -146,6 +140,44 @@ pub fn all_told(failed: Vec<(&str, VolumeError)>) -> Vec<VolumeError> {
         told.push(VolumeError::Unprocessed { unmounted, unattached, unprocessed, why: reasons.join("; ") });
     }
     told
+}
+
+/// The pod is turned away with this where the node can have no further volume, once it has waited for as long as it may;
+/// `None` where nothing failed for that. `failed` has the pod's names of the volumes.
+///
+/// Followed: kubelet `VolumeAttachLimitExceededError`.
+pub fn limit_exceeded(failed: &[(&str, VolumeError)]) -> Option<String> {
+    let exhausted = |error: &VolumeError| matches!(error, VolumeError::Attach { exhausted: true, .. });
+    failed.iter().any(|(_, error)| exhausted(error)).then(|| {
+        let Missing { unmounted, unattached, unprocessed } = Missing::of(failed);
+        format!(
+            "Node has reached its volume attachment limit, rejecting pod. unmounted volumes=[{unmounted}], unattached \
+             volumes=[{unattached}], failed to process volumes=[{unprocessed}]: context deadline exceeded"
+        )
+    })
+}
+
+/// A pod's names of the volumes that it does not have, in order with spaces between.
+struct Missing {
+    unmounted: String,
+    unattached: String,
+    unprocessed: String,
+}
+
+impl Missing {
+    fn of(failed: &[(&str, VolumeError)]) -> Self {
+        let names = |of: &dyn Fn(&VolumeError) -> bool| {
+            let mut names: Vec<&str> = failed.iter().filter(|(_, error)| of(error)).map(|(name, _)| *name).collect();
+            names.sort_unstable();
+            names.join(" ")
+        };
+        let has = |error: &VolumeError| matches!(error, VolumeError::Unprocessed { unprocessed, .. } if !unprocessed.is_empty());
+        Self {
+            unmounted: names(&|_| true),
+            unattached: names(&|error| matches!(error, VolumeError::Attach { .. })),
+            unprocessed: names(&has),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -185,7 +217,7 @@ mod tests {
     #[test]
     fn mounts_tell_of_themselves_and_the_rest_in_one_sentence() {
         let set_up = VolumeError::SetUp { volume: "cm".into(), why: "configmap \"x\" not found".into() };
-        let attach = VolumeError::Attach { volume: "pv".into(), why: "not yet".into() };
+        let attach = VolumeError::Attach { volume: "pv".into(), why: "not yet".into(), exhausted: false };
         let failed = vec![
             ("z", VolumeError::unprocessed("z", "error processing PVC n/z: PVC is not bound".into())),
             ("cm", set_up.clone()),
@@ -206,5 +238,19 @@ mod tests {
         );
         let told = all_told(vec![("cm", VolumeError::SetUp { volume: "cm".into(), why: "no".into() })]);
         assert_eq!(told.len(), 1);
+    }
+
+    #[test]
+    fn a_full_node_turns_a_pod_away_in_the_kubelets_words() {
+        let attach = |exhausted| VolumeError::Attach { volume: "pv".into(), why: "too many".into(), exhausted };
+        let other = VolumeError::unprocessed("b", "PVC is not bound".into());
+        assert_eq!(limit_exceeded(&[("disk", attach(false)), ("b", other.clone())]), None);
+        assert_eq!(
+            limit_exceeded(&[("disk", attach(true)), ("a", attach(false)), ("b", other)]).as_deref(),
+            Some(
+                "Node has reached its volume attachment limit, rejecting pod. unmounted volumes=[a b disk], unattached \
+                 volumes=[a disk], failed to process volumes=[b]: context deadline exceeded"
+            )
+        );
     }
 }

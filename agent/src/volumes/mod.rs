@@ -209,7 +209,10 @@ impl Manager {
         }
         match failed.is_empty() {
             true => Ok(made),
-            false => Err(error::all_told(failed)),
+            false => {
+                told.limit = error::limit_exceeded(&failed);
+                Err(error::all_told(failed))
+            }
         }
     }
 
@@ -393,7 +396,7 @@ impl Manager {
         let made = self.csi.set_up(wanted).await;
         let volume = wanted.name.clone();
         let host_path = made.map_err(|failure| match failure {
-            Failure::Attach(why) => VolumeError::Attach { volume, why },
+            Failure::Attach { why, exhausted } => VolumeError::Attach { volume, why, exhausted },
             Failure::Device(why) => VolumeError::Device { volume, why },
             Failure::SetUp(why) => VolumeError::SetUp { volume, why },
         })?;
