@@ -10,6 +10,7 @@ use crate::config::{self, Configuration, FeatureGates, Loaded, Origin, leaves};
 use crate::cri::CriClient;
 use crate::images::providers::{self, Provider};
 use crate::log_level;
+use crate::pods::{IDS_PER_POD, UserIds};
 use crate::settings::OwnSettings;
 
 /// A runtime that does not answer in this time is asked again once pods start.
@@ -74,6 +75,18 @@ fn set(document: &mut Value, field: &str, value: Value) {
     if let Some(map) = document.as_object_mut() {
         map.insert(field.into(), value);
     }
+}
+
+/// The ids that pods' user namespaces are made of.
+///
+/// # Errors
+/// The kubelet's text on what is set apart for them; the operator's to mend.
+pub async fn user_ids(config: &Configuration) -> Result<UserIds, String> {
+    let wanted = config.user_namespaces.as_ref().and_then(|u| u.ids_per_pod);
+    let per_pod = wanted.and_then(|ids| u32::try_from(ids).ok()).unwrap_or(IDS_PER_POD);
+    let pods = u32::try_from(config.max_pods).unwrap_or(0);
+    let asked = tokio::task::spawn_blocking(move || UserIds::of_node(per_pod, pods)).await;
+    asked.unwrap_or_else(|e| Err(e.to_string()))
 }
 
 /// Open files and the kernel's choice of victims, as configured; what is not allowed is told and left.

@@ -96,6 +96,9 @@ pub enum StartError {
     NoClient(&'static str),
     #[error("failed to create kubelet: {0}")]
     Objects(String),
+    /// What is set apart for the pods' users cannot be used.
+    #[error("failed to create kubelet: create user namespace manager: {0}")]
+    UserNamespaces(String),
 }
 
 /// How long one round of each loop may take: its deadlines and tries in a row. Those of status and lease go by the
@@ -289,6 +292,7 @@ async fn start(
         devices: devices.clone(),
     };
     let node_api = NodeApi::new(node_now, reached.clone(), pods_receiver.clone(), stats());
+    let user_ids = machine_config::user_ids(&config).await.map_err(StartError::UserNamespaces)?;
     let of_managers = resource_managers::Settings::of(&config, &settings.gates, &flags.root_dir);
     let managers = Managers::open(&of_managers).await.map_err(StartError::Managers)?;
     tasks.spawn(reconcile(managers.clone(), cri.clone(), config.cpu_manager_reconcile_period.get()));
@@ -375,6 +379,7 @@ async fn start(
             managers,
             drivers,
             providers,
+            user_ids,
         };
         let node = node_receiver.clone();
         async move {

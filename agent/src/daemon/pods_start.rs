@@ -49,6 +49,7 @@ pub struct PodParts {
     pub drivers: Arc<Drivers>,
     pub providers: Vec<Provider>,
     pub events: NodeEvents,
+    pub user_ids: pods::UserIds,
 }
 
 /// Starts the pods once the runtime has said its name, which container ids carry. None when the agent stops before that.
@@ -171,12 +172,7 @@ pub async fn start_pods(
             device_health: parts.settings.gates.enabled("ResourceHealthStatus"),
             device_health_messages: parts.settings.gates.enabled("ResourceHealthStatusMessage"),
             stop_signals: parts.settings.gates.enabled("ContainerStopSignals"),
-            ids_per_pod: config
-                .user_namespaces
-                .as_ref()
-                .and_then(|u| u.ids_per_pod)
-                .and_then(|ids| u32::try_from(ids).ok())
-                .unwrap_or(65_536),
+            user_ids: parts.user_ids,
             features: pods::PodFeatures::of(&parts.settings.gates),
             allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
             resources,

@@ -112,7 +112,7 @@ impl Manager {
         let damaged = |file: &Damaged| (deps.node_events)("Warning", state_file::EVENT, file.to_string());
         let allocations = Arc::new(Allocations::open(&deps.config.root_dir, damaged));
         tokio::spawn(allocations.clone().keep_written());
-        let userns = UserNamespaces::open(&deps.config.root_dir, deps.config.ids_per_pod, damaged);
+        let userns = UserNamespaces::open(&deps.config.root_dir, deps.config.user_ids, damaged);
         let shared = Arc::new(Shared {
             config: deps.config,
             cri: deps.cri,

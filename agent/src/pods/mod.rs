@@ -31,6 +31,7 @@ mod start;
 pub(crate) mod starts;
 mod telling;
 mod terminate;
+mod user_ids;
 mod userns;
 mod worker;
 mod workers;
@@ -68,6 +69,7 @@ pub use handle::{ContainerInfo, FindError, Handle};
 pub use mailbox::End;
 pub use manager::Manager;
 pub use pod_features::PodFeatures;
+pub use user_ids::{IDS_PER_POD, UserIds};
 
 /// Settings of the node that concern pods.
 #[derive(Debug, Clone)]
@@ -93,8 +95,8 @@ pub struct Config {
     pub device_health_messages: bool,
     /// Whether a container's own stop signal is passed on, and the one in use told.
     pub stop_signals: bool,
-    /// `idsPerPod` of user namespaces.
-    pub ids_per_pod: u32,
+    /// What user namespaces are made of.
+    pub user_ids: UserIds,
     pub features: PodFeatures,
     /// Patterns, `*` at the end.
     pub allowed_unsafe_sysctls: Vec<String>,

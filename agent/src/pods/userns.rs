@@ -1,6 +1,6 @@
 //! User namespaces of pods: which range of the node's ids each has, kept in `pods/UID/userns` over restarts.
 //!
-//! Ranges never overlap, and the first one begins where the node's own ids end. Only the sandbox's creation may take a
+//! Ranges never overlap, and are parts of what the node gives to pods ([`UserIds`]). Only the sandbox's creation may take a
 //! new range: files of the pod's volumes belong to it. The range of a pod whose record is damaged is had from its sandbox;
 //! until the runtime has said which it is, no new range is given to anybody.
 //!
@@ -18,13 +18,12 @@ use crate::cri::{CriClient, CriError};
 use crate::pod::spec::PodExt;
 use crate::state_file::{self, Damaged};
 
-/// `idsPerPod` by default.
-pub const IDS_PER_POD: u32 = 65_536;
+use super::user_ids::{IDS_PER_POD, UserIds};
 
 /// Ranges in use.
 pub struct UserNamespaces {
     root: PathBuf,
-    length: u32,
+    ids: UserIds,
     inner: Mutex<Ranges>,
 }
 
@@ -40,7 +39,7 @@ struct Ranges {
 
 impl UserNamespaces {
     /// Takes in what pods have from an earlier agent; tells of each record that had to be set aside.
-    pub fn open(root: &Path, length: u32, mut tell: impl FnMut(&Damaged)) -> Self {
+    pub fn open(root: &Path, ids: UserIds, mut tell: impl FnMut(&Damaged)) -> Self {
         let mut ranges = Ranges::default();
         for entry in std::fs::read_dir(root.join("pods")).into_iter().flatten().flatten() {
             let Some(uid) = entry.file_name().to_str().map(str::to_owned) else { continue };
@@ -54,7 +53,7 @@ impl UserNamespaces {
                 }
             }
         }
-        Self { root: root.to_owned(), length: length.max(IDS_PER_POD), inner: Mutex::new(ranges) }
+        Self { root: root.to_owned(), ids, inner: Mutex::new(ranges) }
     }
 
     fn inner(&self) -> MutexGuard<'_, Ranges> {
@@ -117,7 +116,7 @@ impl UserNamespaces {
             return Err(format!("can't set `spec.hostUsers: false`, {who} does not support user namespaces{why}"));
         }
         let first = self.range(pod.uid())?;
-        let mapping = cri::IdMapping { host_id: first, container_id: 0, length: self.length };
+        let mapping = cri::IdMapping { host_id: first, container_id: 0, length: self.ids.per_pod };
         Ok(Some(cri::UserNamespace { mode: cri::NamespaceMode::Pod as i32, uids: vec![mapping], gids: vec![mapping] }))
     }
 
@@ -129,9 +128,9 @@ impl UserNamespaces {
         if !ranges.unknown.is_empty() {
             return Err("the user namespaces of other pods are not known yet".into());
         }
-        let first = ranges.free(self.length).ok_or("could not find an empty slot to allocate a user namespace")?;
-        self.record(uid, first, self.length)?;
-        ranges.take(uid, first, self.length)?;
+        let first = ranges.free(self.ids).ok_or("could not find an empty slot to allocate a user namespace")?;
+        self.record(uid, first, self.ids.per_pod)?;
+        ranges.take(uid, first, self.ids.per_pod)?;
         Ok(first)
     }
 
@@ -175,15 +174,17 @@ impl Ranges {
             .map(|(b, _)| *b)
     }
 
-    fn free(&self, length: u32) -> Option<u32> {
-        let mut first = length;
+    fn free(&self, ids: UserIds) -> Option<u32> {
+        let mut first = ids.first;
+        let end = u64::from(ids.first) + u64::from(ids.length);
         loop {
-            // A range ends within 32 bits.
-            first.checked_add(length - 1)?;
-            if self.overlapping(first, length).is_none() {
+            if u64::from(first) + u64::from(ids.per_pod) > end {
+                return None;
+            }
+            if self.overlapping(first, ids.per_pod).is_none() {
                 return Some(first);
             }
-            first = first.checked_add(length)?;
+            first = first.checked_add(ids.per_pod)?;
         }
     }
 }
@@ -268,9 +269,9 @@ mod tests {
         let first = |spaces: &UserNamespaces, uid: &str| {
             spaces.of(&pod(uid), "", &node(true)).unwrap().unwrap().uids[0].host_id
         };
-        let spaces = UserNamespaces::open(&root, IDS_PER_POD, |d| panic!("{d}"));
+        let spaces = UserNamespaces::open(&root, UserIds::all(IDS_PER_POD), |d| panic!("{d}"));
         assert_eq!((first(&spaces, "a"), first(&spaces, "b"), first(&spaces, "a")), (65_536, 131_072, 65_536));
-        let spaces = UserNamespaces::open(&root, IDS_PER_POD, |d| panic!("{d}"));
+        let spaces = UserNamespaces::open(&root, UserIds::all(IDS_PER_POD), |d| panic!("{d}"));
         spaces.release("a");
         std::fs::create_dir_all(root.join("pods/c")).unwrap();
         assert_eq!((first(&spaces, "b"), first(&spaces, "c")), (131_072, 65_536));
@@ -278,8 +279,24 @@ mod tests {
     }
 
     #[test]
+    fn pods_get_ids_only_of_what_the_node_gives_them() {
+        let root = std::env::temp_dir().join(format!("userns-given-{}", std::process::id()));
+        for uid in ["a", "b", "c"] {
+            std::fs::create_dir_all(root.join("pods").join(uid)).unwrap();
+        }
+        let ids = UserIds { first: 196_608, length: 131_072, per_pod: 65_536 };
+        let spaces = UserNamespaces::open(&root, ids, |d| panic!("{d}"));
+        let first = |uid: &str| spaces.of(&pod(uid), "", &node(true)).map(|space| space.unwrap().uids[0].host_id);
+        assert_eq!((first("a"), first("b")), (Ok(196_608), Ok(262_144)));
+        assert_eq!(first("c"), Err("could not find an empty slot to allocate a user namespace".into()));
+        spaces.release("a");
+        assert_eq!(first("c"), Ok(196_608));
+        let _ = std::fs::remove_dir_all(&root);
+    }
+
+    #[test]
     fn the_runtime_must_be_able_to() {
-        let spaces = UserNamespaces::open(Path::new("/nowhere"), IDS_PER_POD, |d| panic!("{d}"));
+        let spaces = UserNamespaces::open(Path::new("/nowhere"), UserIds::all(IDS_PER_POD), |d| panic!("{d}"));
         let why = |handler: &str, node: &Node| spaces.of(&pod("a"), handler, node).unwrap_err();
         let not = "can't set `spec.hostUsers: false`,";
         let nobody = Node::default();
@@ -313,7 +330,7 @@ mod tests {
             put(&format!("bad{at}"), text);
         }
         let mut told = 0;
-        let spaces = UserNamespaces::open(&root, IDS_PER_POD, |_| told += 1);
+        let spaces = UserNamespaces::open(&root, UserIds::all(IDS_PER_POD), |_| told += 1);
         assert_eq!(told, damaged.len());
         assert!(root.join("pods/bad0/userns.corrupt").exists() && !root.join("pods/bad0/userns").exists());
         let taken = spaces.inner().take("other", 196_607, 65_536);
@@ -329,7 +346,7 @@ mod tests {
         spaces.learn("bad4", Some((196_608, 65_536)));
         std::fs::create_dir_all(root.join("pods/new")).unwrap();
         assert_eq!((spaces.range("bad0"), spaces.range("new")), (Ok(65_536), Ok(262_144)));
-        let spaces = UserNamespaces::open(&root, IDS_PER_POD, |d| panic!("{d}"));
+        let spaces = UserNamespaces::open(&root, UserIds::all(IDS_PER_POD), |d| panic!("{d}"));
         assert_eq!((spaces.range("bad0"), spaces.range("bad4")), (Ok(65_536), Ok(196_608)));
         let _ = std::fs::remove_dir_all(&root);
     }
