@@ -4,6 +4,7 @@ mod affinity;
 pub mod api;
 pub mod files;
 pub mod manifest;
+mod pod_rules;
 mod rules;
 pub mod url;
 

@@ -5,7 +5,8 @@
 //! code below. What a manifest leaves out gets a default, which is never wrong, so that absence breaks a rule only where
 //! there is no default.
 //!
-//! Limits: of the constraints of scheduling only those on nodes are checked; nothing here reads the others.
+//! Limits: of the constraints of scheduling only those on nodes and the tolerations are checked; nothing here reads the
+//! others.
 
 use std::collections::HashSet;
 
@@ -13,7 +14,7 @@ use serde_json::Value;
 
 use crate::config::parse_ip;
 
-use super::affinity;
+use super::{affinity, pod_rules};
 
 /// What is wrong with a manifest, each entry with its path; nothing when it may run.
 pub fn broken(pod: &Value) -> Vec<String> {
@@ -31,6 +32,7 @@ pub fn broken(pod: &Value) -> Vec<String> {
     let spec = &pod["spec"];
     containers(spec, &mut found);
     affinity::broken(spec, &mut found);
+    pod_rules::broken(spec, &mut found);
     for (i, volume) in list(spec, "volumes").iter().enumerate() {
         let members = volume.as_object().into_iter().flatten();
         let mut sources = members.filter(|(name, source)| *name != "name" && !source.is_null());
@@ -491,7 +493,7 @@ fn no_way_back(text: &str) -> Option<&'static str> {
     text.split('/').any(|part| part == "..").then_some("must not contain '..'")
 }
 
-fn local_path(text: &str) -> Option<&'static str> {
+pub(super) fn local_path(text: &str) -> Option<&'static str> {
     if text.starts_with('/') { Some("must be a relative path") } else { no_way_back(text) }
 }
 
@@ -533,7 +535,7 @@ mod tests {
             readinessProbe: {tcpSocket: {port: 80}, successThreshold: 2}";
         let spec = "restartPolicy: Never, hostname: a, hostNetwork: true, nodeSelector: {example.com/a: ''}, \
             hostAliases: [{ip: 10.0.0.1, hostnames: [a.b]}], activeDeadlineSeconds: 1, \
-            securityContext: {sysctls: [{name: net/ipv4/a_b, value: x}], supplementalGroups: [0, 1]}, \
+            securityContext: {sysctls: [{name: kernel/a_b/c, value: x}], supplementalGroups: [0, 1]}, \
             initContainers: [{name: i, image: x, restartPolicy: Always, startupProbe: {exec: {command: [a]}}}]";
         assert_eq!(told(spec, container), [""; 0]);
         assert_eq!(told("", ""), [""; 0]);
