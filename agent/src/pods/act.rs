@@ -273,7 +273,7 @@ impl Worker {
             Ok(()) => {
                 let labels = [handler.as_str()];
                 let timer = metrics::RUN_PODSANDBOX.time(&labels);
-                let made = late::sandbox(&shared.cri, config.clone(), handler.clone(), pod.name()).await;
+                let made = late::sandbox(&shared.unheard, &shared.cri, config.clone(), handler.clone(), &pod).await;
                 drop(timer);
                 made.map_err(|e| {
                     metrics::RUN_PODSANDBOX_ERRORS.inc(&labels);

@@ -3,37 +3,164 @@
 //! A pod may end while the runtime is asked for a container. A call that is given up may be carried out all the same, and
 //! nobody would hear of the container or the sandbox that it makes: such a call goes on by itself, and what it makes goes at
 //! once, or as soon as the runtime takes it away.
+//!
+//! Until then nobody may take up such a sandbox. A static pod that is put back while its sandbox is still to come has the
+//! same uid, and would lose what it has begun in it: [`Unheard`] says which sandboxes it does not look at.
 
+use std::collections::HashMap;
 use std::fmt::Display;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use proto::api::core::v1::Pod;
 use proto::cri;
 use tokio::sync::oneshot;
 
 use crate::cri::{CriClient, CriError};
+use crate::pleg::observed::Sandbox;
+use crate::pod::spec::PodExt as _;
 use crate::spans;
 
 use super::worker::{FIRST_RETRY, LAST_RETRY};
 
-/// Has the runtime make a sandbox for the pod of that name. When this is dropped meanwhile, the sandbox goes again.
+/// Sandboxes that were asked for and of which nobody waits to hear any more, by the uid of their pod.
+#[derive(Debug, Default)]
+pub struct Unheard(Mutex<HashMap<String, Vec<Given>>>);
+
+/// A call that was given up.
+#[derive(Debug)]
+struct Given {
+    call: u64,
+    attempt: u32,
+    /// As soon as the runtime has said it.
+    id: Option<String>,
+    /// Sandboxes that the pod has got since: none of them is it.
+    others: Vec<String>,
+}
+
+impl Unheard {
+    /// Whether a sandbox of the pod is one that goes as soon as it is there. Before the runtime has said which it is, its
+    /// attempt tells, unless somebody else has heard of the sandbox.
+    pub fn goes(&self, uid: &str, sandbox: &Sandbox) -> bool {
+        self.goes_as(uid, &sandbox.id, sandbox.attempt)
+    }
+
+    fn goes_as(&self, uid: &str, id: &str, attempt: u32) -> bool {
+        let may_be = |given: &Given| given.attempt == attempt && !given.others.iter().any(|other| other == id);
+        let is_it = |given: &Given| given.id.as_ref().map_or_else(|| may_be(given), |own| own == id);
+        self.calls().get(uid).is_some_and(|given| given.iter().any(is_it))
+    }
+
+    fn calls(&self) -> MutexGuard<'_, HashMap<String, Vec<Given>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call for a sandbox, until both the runtime has answered it and what nobody heard of is gone.
+struct Call {
+    of: Arc<Unheard>,
+    number: u64,
+    uid: String,
+    attempt: u32,
+}
+
+impl Call {
+    fn begin(of: &Arc<Unheard>, uid: &str, attempt: u32) -> Arc<Self> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Self { of: of.clone(), number, uid: uid.to_owned(), attempt })
+    }
+
+    fn given_up(&self) {
+        let given = Given { call: self.number, attempt: self.attempt, id: None, others: Vec::new() };
+        self.of.calls().entry(self.uid.clone()).or_default().push(given);
+    }
+
+    /// Somebody waited for this one.
+    fn heard(&self, id: &str) {
+        let mut calls = self.of.calls();
+        calls.get_mut(&self.uid).into_iter().flatten().for_each(|given| given.others.push(id.to_owned()));
+    }
+
+    fn answered(&self, id: &str) {
+        let mut calls = self.of.calls();
+        let mut own = calls.get_mut(&self.uid).into_iter().flatten();
+        if let Some(given) = own.find(|given| given.call == self.number) {
+            given.id = Some(id.to_owned());
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let mut calls = self.of.calls();
+        let Some(given) = calls.get_mut(&self.uid) else { return };
+        given.retain(|given| given.call != self.number);
+        if given.is_empty() {
+            calls.remove(&self.uid);
+        }
+    }
+}
+
+/// Who waits for a call's answer. Dropped without it, the call is given up.
+struct Hearer {
+    call: Arc<Call>,
+    heard: bool,
+}
+
+impl Drop for Hearer {
+    fn drop(&mut self) {
+        if !self.heard {
+            self.call.given_up();
+        }
+    }
+}
+
+/// Has the runtime make a sandbox for the pod. When this is dropped meanwhile, the sandbox goes again.
 ///
 /// # Errors
 /// The runtime's.
 pub async fn sandbox(
+    unheard: &Arc<Unheard>,
     cri: &CriClient,
     config: cri::PodSandboxConfig,
     handler: String,
-    pod: &str,
+    pod: &Pod,
 ) -> Result<String, CriError> {
-    let (maker, remover, pod) = (cri.clone(), cri.clone(), pod.to_owned());
+    let attempt = config.metadata.as_ref().map_or(0, |metadata| metadata.attempt);
+    let call = Call::begin(unheard, pod.uid(), attempt);
+    let (maker, remover, pod) = (cri.clone(), cri.clone(), pod.name().to_owned());
     let make = async move { maker.run_pod_sandbox(config, handler).await };
-    or_taken_away(make, move |id: String| async move {
+    heard_or_taken_away(call, make, move |id: String| async move {
         until_done(|| take_sandbox_away(&remover, &id, &pod)).await;
         tracing::info!(sandbox = id, pod, "removed a sandbox that came after its pod");
     })
     .await
+}
+
+/// [`or_taken_away`] for a sandbox, which nobody takes up who did not wait for it.
+async fn heard_or_taken_away<E, M, A, F>(call: Arc<Call>, make: M, take_away: A) -> Result<String, E>
+where
+    E: Send + 'static,
+    M: Future<Output = Result<String, E>> + Send + 'static,
+    A: FnOnce(String) -> F + Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    // Dropped after what is waited for, so that the call is given up before its end can be noted.
+    let mut hearer = Hearer { call: call.clone(), heard: false };
+    let made = or_taken_away(make, move |id: String| async move {
+        call.answered(&id);
+        take_away(id).await;
+        drop(call);
+    })
+    .await;
+    hearer.heard = true;
+    if let Ok(id) = &made {
+        hearer.call.heard(id);
+    }
+    made
 }
 
 /// Its network is given back by the stop.
@@ -166,6 +293,40 @@ mod tests {
         })
         .await;
         assert_eq!(tried, [0, 500, 1500, 3500, 7500, 15_500, 25_500, 35_500]);
+    }
+
+    /// A static pod that was put back took up the sandbox that its last worker had asked for, and lost it.
+    #[tokio::test(start_paused = true)]
+    async fn nobody_takes_up_a_sandbox_that_goes_as_soon_as_it_comes() {
+        let unheard = Arc::new(Unheard::default());
+        let goes = |id: &str, attempt| unheard.goes_as("uid", id, attempt);
+        let ask = |answer: Result<&'static str, ()>| {
+            let call = Call::begin(&unheard, "uid", 3);
+            let make = async move {
+                tokio::time::sleep(Duration::from_secs(10)).await;
+                answer.map(str::to_owned)
+            };
+            heard_or_taken_away(call, make, |_| tokio::time::sleep(Duration::from_secs(10)))
+        };
+        let pause = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
+        // Its own may be taken up while it is waited for and after.
+        assert_eq!(ask(Ok("own")).await.as_deref(), Ok("own"));
+        assert!(!goes("own", 3) && ask(Err(())).await.is_err() && unheard.calls().is_empty());
+        let given_up = tokio::time::timeout(Duration::from_secs(5), ask(Ok("late"))).await;
+        assert!(given_up.is_err());
+        assert!(goes("which?", 3) && !goes("older", 2) && !unheard.goes_as("other", "which?", 3));
+        let call = Call::begin(&unheard, "uid", 3);
+        let again = heard_or_taken_away(call, async { Ok::<_, ()>("again".to_owned()) }, |_| async {});
+        assert!(again.await.is_ok() && !goes("again", 3) && goes("which?", 3));
+        pause(6).await;
+        assert!(goes("late", 3), "it is being taken away");
+        assert!(!goes("next", 3), "which one it is is known by now");
+        pause(10).await;
+        assert!(!goes("late", 3) && unheard.calls().is_empty(), "it is gone");
+        assert!(tokio::time::timeout(Duration::from_secs(5), ask(Err(()))).await.is_err());
+        assert!(goes("which?", 3));
+        pause(6).await;
+        assert!(unheard.calls().is_empty(), "there was none");
     }
 
     /// A container that the runtime made after its pod had ended stayed until somebody looked for another reason.

@@ -137,6 +137,7 @@ impl Manager {
             managers: deps.managers,
             nudge: Nudge::default(),
             latest: Latest::default(),
+            unheard: Arc::default(),
         });
         let (images, image_demands) = mpsc::channel(1);
         let image_gc = shared.config.image_gc.clone();

@@ -159,6 +159,8 @@ pub(crate) struct Shared {
     pub nudge: Nudge,
     /// What the runtime had of each pod last.
     pub latest: Latest,
+    /// Sandboxes that go as soon as the runtime has made them.
+    pub unheard: Arc<late::Unheard>,
 }
 
 impl Shared {

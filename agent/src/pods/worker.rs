@@ -471,7 +471,10 @@ impl Worker {
 
     pub(super) async fn look(&mut self) -> Result<(), CriError> {
         let begun = Instant::now();
-        let seen = observe(&self.shared.cri, &self.uid, &self.observed).await?;
+        let mut seen = observe(&self.shared.cri, &self.uid, &self.observed).await?;
+        if !self.ending {
+            seen.sandboxes.retain(|sandbox| !self.shared.unheard.goes(&self.uid, sandbox));
+        }
         self.have_seen(seen, Looked::at_all(begun));
         Ok(())
     }
