@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::api::core::v1::Secret;
+use proto::api::core::v1::{Container, Pod, Secret};
 use proto::cri;
 
 use crate::events::EventType;
 use crate::images::puller::Wanted;
-use crate::pleg::observed::{Observed, RunState};
+use crate::pleg::observed::Observed;
 use crate::pod::crash_loop::Moment;
 use crate::pod::resize::Plan;
 use crate::pod::sandbox_config::{SandboxInputs, sandbox_config};
-use crate::pod::spec::{PodExt, ephemeral_as_container, is_sidecar};
-use crate::pod::step::{Actions, Reset};
+use crate::pod::spec::PodExt;
+use crate::pod::step::{Actions, Kill};
 use crate::status::StartError;
 use crate::status::generate::one_of_each_family;
 use crate::volumes::{PodVolumes, groups};
@@ -22,6 +22,7 @@ use crate::{metrics, spans};
 
 use super::kill::Stopping;
 use super::resize::Resizing;
+use super::round::{self, Hands, carry_out};
 use super::start::StartContext;
 use super::worker::Worker;
 use super::{gc, kill, late};
@@ -51,74 +52,14 @@ impl Worker {
         found
     }
 
-    /// Does what [`step`] wants: kill, sandbox, ephemeral, init, regular containers.
+    /// Does what [`step`] wants, in the order of [`carry_out`].
+    ///
+    /// [`step`]: crate::pod::step::step
     pub(super) async fn act(&mut self, actions: Actions, resize: Plan, volumes: &PodVolumes) -> Result<(), Failure> {
-        let shared = self.shared.clone();
         let pod = self.pod.clone();
-        if !actions.reset.is_empty() {
-            return self.reset(&actions.reset).await;
-        }
-        if actions.kill_pod {
-            if actions.create_sandbox && !actions.sandbox_id.is_empty() {
-                let message = "Pod sandbox changed, it will be killed and re-created.";
-                shared.recorder.pod(&pod, EventType::Normal, "SandboxChanged", message);
-            }
-            kill::kill_pod(&shared, &pod, &self.observed, None, (&mut self.stopped_sandboxes, &Stopping::default()))
-                .await
-                .map_err(|error| self.not_stopped(&error))?;
-            if actions.create_sandbox {
-                gc::purge_init(&shared, &pod, &self.observed).await;
-            }
-        } else {
-            let ip = self.observed.ips().first().cloned().unwrap_or_default();
-            for kill in &actions.kill {
-                kill::kill_one(&shared, &pod, kill, &ip).await.map_err(|error| self.not_stopped(&error))?;
-            }
-        }
-        let starts = !actions.start.is_empty() || !actions.start_init.is_empty() || !actions.start_ephemeral.is_empty();
-        if !starts && !actions.create_sandbox {
-            return self.resize(resize, &actions.sandbox_id).await;
-        }
-        let secrets = self.pull_secrets().await;
-        let Sandbox { id: sandbox_id, config: sandbox, ips, userns } = self.sandbox(&actions, volumes).await?;
-        let image_volumes = self.image_volumes(&sandbox, &secrets).await;
-        let context = StartContext {
-            shared: &shared,
-            pod: &pod,
-            observed: &self.observed.clone(),
-            sandbox_id: &sandbox_id,
-            sandbox: &sandbox,
-            ips: &ips,
-            volumes,
-            secrets: &secrets,
-            userns: userns.as_ref(),
-            starts: &self.starts.clone(),
-            carried: &self.carried.clone(),
-            image_volumes: &image_volumes,
-        };
-        let mut outcome = Ok(());
-        let spec = pod.spec();
-        for &i in &actions.start_ephemeral {
-            if let Some(ephemeral) = spec.ephemeral_containers.get(i) {
-                let container = ephemeral_as_container(ephemeral);
-                let started = self.start(&context, &container, Some(&ephemeral.target_container_name)).await;
-                outcome = worse(outcome, started);
-            }
-        }
-        for &i in &actions.start_init {
-            let Some(container) = spec.init_containers.get(i) else { continue };
-            let started = self.start(&context, container, None).await;
-            if started.is_err() && !is_sidecar(container) {
-                return started;
-            }
-            outcome = worse(outcome, started);
-        }
-        outcome = worse(outcome, self.resize(resize, &sandbox_id).await);
-        for &i in &actions.start {
-            let Some(container) = spec.containers.get(i) else { continue };
-            outcome = worse(outcome, self.start(&context, container, None).await);
-        }
-        outcome
+        let mut hands =
+            WorkersHands { pod: pod.clone(), worker: self, volumes, resize, sandbox_id: actions.sandbox_id.clone() };
+        carry_out(&mut hands, pod.spec(), &actions).await
     }
 
     /// Gives running containers and the pod's cgroup what is allocated.
@@ -139,19 +80,6 @@ impl Worker {
             self.shared.recorder.pod(&self.pod, EventType::Warning, "ResizeError", message);
         }
         Err(Failure::Retry)
-    }
-
-    /// Removes every container, so that the pod starts over in its sandbox.
-    pub(super) async fn reset(&mut self, resets: &[Reset]) -> Result<(), Failure> {
-        let (shared, pod) = (self.shared.clone(), self.pod.clone());
-        for Reset { kill, may_run } in resets {
-            if *may_run {
-                kill::kill_one(&shared, &pod, kill, "").await.map_err(|error| self.not_stopped(&error))?;
-            }
-            gc::remove_container(&shared, &pod, &kill.name, &kill.container_id, None).await;
-        }
-        self.start_errors.clear();
-        Ok(())
     }
 
     /// What could not be stopped of a pod that goes on is tried again; events are for the ends of pods.
@@ -323,18 +251,14 @@ impl Worker {
         })
     }
 
-    /// Starts one container unless it is held back.
-    pub(super) async fn start(
+    /// Starts one container.
+    async fn start(
         &mut self,
         context: &StartContext<'_>,
-        container: &proto::api::core::v1::Container,
+        container: &Container,
         target: Option<&str>,
     ) -> Result<(), Failure> {
         let name = container.name.clone();
-        if let Some(rest) = self.held_back(container) {
-            return Err(Failure::Held(rest));
-        }
-        self.remove_unstarted(&name).await?;
         match context.start(container, target).await {
             Ok(id) => {
                 self.start_errors.remove(&name);
@@ -362,22 +286,8 @@ impl Worker {
         crate::backoff::jitter(PULL_RETRY.min(self.shared.config.sync_frequency), 0.5)
     }
 
-    /// Removes tries that were made and not started, before their successor comes: a runtime that hung may do what it was
-    /// asked long ago, and would start them beside it.
-    async fn remove_unstarted(&self, name: &str) -> Result<(), Failure> {
-        let made = self.observed.containers.iter().filter(|c| c.name == name && c.state == RunState::Created);
-        for record in made {
-            if let Err(error) = self.shared.cri.remove_container(&record.id).await {
-                tracing::warn!(%error, container = record.id, pod = self.pod.name(), "could not remove a container");
-                spans::fail(|| error.to_string());
-                return Err(Failure::Retry);
-            }
-        }
-        Ok(())
-    }
-
     /// The rest of a crash loop's wait, counted from the last end.
-    pub(super) fn held_back(&mut self, container: &proto::api::core::v1::Container) -> Option<Duration> {
+    pub(super) fn held_back(&mut self, container: &Container) -> Option<Duration> {
         let (rest, delay) = self.crash_loop.hold(container, &self.observed, Moment::now())?;
         let described = self.pod.described();
         let event = format!("Back-off restarting failed container {} in pod {described}", container.name);
@@ -405,11 +315,118 @@ pub(super) enum Failure {
     Retry,
 }
 
-/// The failure that is to be looked at sooner.
-fn worse(a: Result<(), Failure>, b: Result<(), Failure>) -> Result<(), Failure> {
-    match (a, b) {
-        (Ok(()), other) | (other, Ok(())) => other,
-        (Err(Failure::Held(a)), Err(Failure::Held(b))) => Err(Failure::Held(a.min(b))),
-        _ => Err(Failure::Retry),
+impl round::Failure for Failure {
+    /// A worker that is to do nothing more is not asked.
+    fn ends_round(&self) -> bool {
+        false
+    }
+
+    fn worse(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Held(a), Self::Held(b)) => Self::Held(a.min(b)),
+            _ => Self::Retry,
+        }
+    }
+}
+
+/// A worker that carries out a step.
+struct WorkersHands<'a> {
+    worker: &'a mut Worker,
+    pod: Arc<Pod>,
+    volumes: &'a PodVolumes,
+    resize: Plan,
+    /// The sandbox that the step knows of.
+    sandbox_id: String,
+}
+
+/// A sandbox, and what the starts in it have in common.
+struct Ready {
+    sandbox: Sandbox,
+    secrets: Vec<Arc<Secret>>,
+    image_volumes: BTreeMap<String, Result<String, StartError>>,
+    observed: Observed,
+}
+
+impl Hands for WorkersHands<'_> {
+    type Failure = Failure;
+    type Sandbox = Ready;
+
+    fn observed(&self) -> Result<&Observed, Failure> {
+        Ok(&self.worker.observed)
+    }
+
+    async fn kill_pod(&mut self, replaced: bool) -> Result<(), Failure> {
+        let (shared, worker) = (self.worker.shared.clone(), &mut *self.worker);
+        if replaced {
+            let message = "Pod sandbox changed, it will be killed and re-created.";
+            shared.recorder.pod(&self.pod, EventType::Normal, "SandboxChanged", message);
+        }
+        let stopping = Stopping::default();
+        let stopped = (&mut worker.stopped_sandboxes, &stopping);
+        let killed = kill::kill_pod(&shared, &self.pod, &worker.observed, None, stopped).await;
+        killed.map_err(|error| self.worker.not_stopped(&error))
+    }
+
+    async fn purge_init(&mut self) -> Result<(), Failure> {
+        gc::purge_init(&self.worker.shared, &self.pod, &self.worker.observed).await;
+        Ok(())
+    }
+
+    async fn kill(&mut self, kill: &Kill) -> Result<(), Failure> {
+        let ip = self.worker.observed.ips().first().cloned().unwrap_or_default();
+        let killed = kill::kill_one(&self.worker.shared, &self.pod, kill, &ip).await;
+        killed.map_err(|error| self.worker.not_stopped(&error))
+    }
+
+    async fn remove(&mut self, kill: &Kill) -> Result<(), Failure> {
+        gc::remove_container(&self.worker.shared, &self.pod, &kill.name, &kill.container_id, None).await;
+        Ok(())
+    }
+
+    fn forget_failures(&mut self) -> Result<(), Failure> {
+        self.worker.start_errors.clear();
+        Ok(())
+    }
+
+    async fn sandbox(&mut self, actions: &Actions) -> Result<Ready, Failure> {
+        let secrets = self.worker.pull_secrets().await;
+        let sandbox = self.worker.sandbox(actions, self.volumes).await?;
+        let image_volumes = self.worker.image_volumes(&sandbox.config, &secrets).await;
+        Ok(Ready { sandbox, secrets, image_volumes, observed: self.worker.observed.clone() })
+    }
+
+    async fn resize(&mut self, ready: Option<&Ready>) -> Result<(), Failure> {
+        let sandbox_id = ready.map_or(&self.sandbox_id, |ready| &ready.sandbox.id);
+        self.worker.resize(std::mem::take(&mut self.resize), sandbox_id).await
+    }
+
+    fn held_back(&mut self, container: &Container) -> Result<Option<Failure>, Failure> {
+        Ok(self.worker.held_back(container).map(Failure::Held))
+    }
+
+    async fn remove_unstarted(&mut self, id: &str) -> Result<(), Failure> {
+        let Err(error) = self.worker.shared.cri.remove_container(id).await else { return Ok(()) };
+        tracing::warn!(%error, container = id, pod = self.pod.name(), "could not remove a container");
+        spans::fail(|| error.to_string());
+        Err(Failure::Retry)
+    }
+
+    async fn start(&mut self, ready: &Ready, container: &Container, target: Option<&str>) -> Result<(), Failure> {
+        let shared = self.worker.shared.clone();
+        let context = StartContext {
+            shared: &shared,
+            pod: &self.pod,
+            observed: &ready.observed,
+            sandbox_id: &ready.sandbox.id,
+            sandbox: &ready.sandbox.config,
+            ips: &ready.sandbox.ips,
+            volumes: self.volumes,
+            secrets: &ready.secrets,
+            userns: ready.sandbox.userns.as_ref(),
+            starts: &self.worker.starts.clone(),
+            carried: &self.worker.carried.clone(),
+            image_volumes: &ready.image_volumes,
+        };
+        self.worker.start(&context, container, target).await
     }
 }

@@ -27,6 +27,7 @@ mod preemption;
 mod recalled;
 mod resize;
 mod resizes;
+pub(crate) mod round;
 mod start;
 pub(crate) mod starts;
 mod telling;

@@ -24,6 +24,7 @@ use crate::volumes::{MountContext, PodVolumes, container_devices, container_moun
 use crate::{metrics, spans};
 
 use super::kill::kill_one;
+use super::round::next_try;
 use super::starts::Starts;
 use super::{Shared, hooks, late};
 
@@ -242,16 +243,12 @@ impl StartContext<'_> {
             .ok_or_else(|| format!("unable to find target container {name}"))
     }
 
-    /// One more than the last try that the runtime or the log directory remembers.
     fn attempt(&self, container: &Container) -> u32 {
-        if let Some(last) = self.observed.container(&container.name) {
-            return last.restart_count.saturating_add(1);
-        }
-        let dir = log_directory(self.pod, &self.shared.config.pod_logs_dir).join(&container.name);
-        let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
-        let last =
-            entries.flatten().filter_map(|e| e.file_name().to_str()?.split('.').next()?.parse::<u32>().ok()).max();
-        last.map_or(0, |n| n.saturating_add(1))
+        next_try(self.observed, &container.name, || {
+            let dir = log_directory(self.pod, &self.shared.config.pod_logs_dir).join(&container.name);
+            let entries = std::fs::read_dir(dir).ok()?.flatten();
+            entries.filter_map(|e| e.file_name().to_str()?.split('.').next()?.parse::<u32>().ok()).max()
+        })
     }
 
     /// The link that log collectors of old follow; losing it does no harm.

@@ -1,12 +1,15 @@
-//! The worker of the model: the rules of the real one in its order, with the world going on between any two calls.
+//! The worker of the model, with the world going on between any two calls. What a step wants it carries out as the real one
+//! does, by [`carry_out`]; the rounds around that, and the end of a pod, go by the same rules in the same order, which is
+//! written here once more.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use proto::api::core::v1::{Container, Pod, PodStatus};
 use proto::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::pleg::observed::{Observed, RunState};
+use crate::pleg::observed::Observed;
 use crate::pod::crash_loop::CrashLoop;
 use crate::pod::grace::{Budget, MINIMUM_STOP_SECONDS, container_grace, pod_grace};
 use crate::pod::hash::container_hash;
@@ -15,6 +18,7 @@ use crate::pod::spec::{PodExt, find_container};
 use crate::pod::step::{Actions, Kill, step};
 use crate::pods::gc;
 use crate::pods::kill::{Order, Stopping, order};
+use crate::pods::round::{Failure, Hands, carry_out, next_try};
 use crate::pods::starts::Starts;
 use crate::probes::Verdicts;
 use crate::status::generate::is_over;
@@ -167,7 +171,7 @@ impl World {
             self.prune()?;
             return Ok(false);
         }
-        let acted = self.act(actions);
+        let acted = self.act(&actions);
         if matches!(acted, Err(Cut::Died | Cut::Ends)) {
             return acted.map(|()| false);
         }
@@ -177,57 +181,10 @@ impl World {
         Ok(is_over(&self.agent()?.status))
     }
 
-    fn act(&mut self, actions: Actions) -> Result<(), Cut> {
-        if !actions.reset.is_empty() {
-            for reset in &actions.reset {
-                if reset.may_run {
-                    self.kill(&reset.kill)?;
-                }
-                self.call(Call::Remove(reset.kill.container_id.clone()))?;
-            }
-            self.agent()?.errors.clear();
-            return Ok(());
-        }
-        if actions.kill_pod {
-            self.kill_pod(None)?;
-            if actions.create_sandbox {
-                let agent = self.agent()?;
-                let init: Vec<String> =
-                    gc::initialised_before(&agent.pod, &agent.observed).map(|c| c.id.clone()).collect();
-                for id in init {
-                    // What cannot be removed stays.
-                    self.or_go_on(Call::Remove(id))?;
-                }
-            }
-        } else {
-            for kill in &actions.kill {
-                self.kill(kill)?;
-            }
-        }
-        let mut sandbox = actions.sandbox_id;
-        if actions.create_sandbox {
-            sandbox = self.call(Call::RunSandbox { attempt: actions.attempt })?;
-            self.meanwhile()?;
-            let seen = self.runtime.look()?;
-            self.agent()?.observed.sandboxes = seen.sandboxes;
-            self.tell(false, false)?;
-        }
+    /// The real order; nothing in memory is waited for.
+    fn act(&mut self, actions: &Actions) -> Result<(), Cut> {
         let spec = self.agent()?.pod.spec().clone();
-        for at in actions.start_init {
-            let container = &spec.init_containers[at];
-            let started = self.start(container, &sandbox);
-            match started {
-                Err(Cut::Failed) if container.restart_policy.is_some() => {}
-                started => started?,
-            }
-        }
-        for at in actions.start {
-            match self.start(&spec.containers[at], &sandbox) {
-                Err(Cut::Failed) => {}
-                started => started?,
-            }
-        }
-        Ok(())
+        carry_out(self, &spec, actions).now_or_never().expect("the hands of the model wait for nothing")
     }
 
     fn or_go_on(&mut self, call: Call) -> Result<(), Cut> {
@@ -235,35 +192,6 @@ impl World {
             Ok(_) | Err(Cut::Failed) => Ok(()),
             Err(cut) => Err(cut),
         }
-    }
-
-    fn start(&mut self, container: &Container, sandbox: &str) -> Result<(), Cut> {
-        let now = self.runtime.moment();
-        let name = container.name.clone();
-        let agent = self.agent()?;
-        if agent.crash_loop.hold(container, &agent.observed, now).is_some() {
-            let error = StartError { reason: "CrashLoopBackOff".into(), message: String::new() };
-            agent.errors.insert(name, error);
-            return Err(Cut::Failed);
-        }
-        let unstarted = agent.observed.containers.iter().filter(|c| c.name == name && c.state == RunState::Created);
-        for id in unstarted.map(|c| c.id.clone()).collect::<Vec<_>>() {
-            self.call(Call::Remove(id))?;
-        }
-        let logged = self.runtime.logs.get(&name).map(|last| last + 1);
-        let agent = self.agent()?;
-        let attempt = agent.observed.container(&name).map(|c| c.restart_count + 1).or(logged).unwrap_or(0);
-        let (hash, sandbox) = (container_hash(container), sandbox.to_owned());
-        let made = self.call(Call::Create { name: name.clone(), hash, attempt, sandbox });
-        let started = made.and_then(|id| self.start_made(id));
-        let agent = self.agent()?;
-        if started.is_ok() {
-            agent.errors.remove(&name);
-        } else {
-            let error = StartError { reason: "RunContainerError".into(), message: String::new() };
-            agent.errors.insert(name, error);
-        }
-        started.map(|_| ())
     }
 
     /// A start takes its time, and is not called off by what happens meanwhile.
@@ -281,15 +209,8 @@ impl World {
         Ok(answer)
     }
 
-    fn kill(&mut self, kill: &Kill) -> Result<(), Cut> {
-        let pod = &self.agent()?.pod;
-        let grace = find_container(pod.spec(), &kill.name).map(|(_, c)| container_grace(pod, &c, kill.reason));
-        let seconds = grace.unwrap_or_default().max(MINIMUM_STOP_SECONDS);
-        self.stop(&kill.container_id, seconds)
-    }
-
     /// `limit`: by when all is to be over.
-    fn kill_pod(&mut self, limit: Option<i64>) -> Result<(), Cut> {
+    fn stop_all(&mut self, limit: Option<i64>) -> Result<(), Cut> {
         let own = self.agent()?.pod.spec().termination_grace_period_seconds.unwrap_or(30);
         // A start that was under way goes on beside what stops here.
         let starting: BTreeSet<String> = self.runtime.starting().into_iter().collect();
@@ -352,7 +273,7 @@ impl World {
             let end = began + wanted;
             self.runtime.limit = Some(self.runtime.limit.map_or(end, |limit| limit.min(end)));
             let left = budget.left(self.runtime.steady_seconds() - began);
-            match self.kill_pod(Some(left)) {
+            match self.stop_all(Some(left)) {
                 Err(Cut::Failed | Cut::Ends) => {
                     self.runtime.pass(1);
                     continue;
@@ -388,5 +309,98 @@ impl World {
             self.call(Call::RemoveSandbox(sandbox.id.clone()))?;
         }
         Ok(())
+    }
+}
+
+impl Failure for Cut {
+    fn ends_round(&self) -> bool {
+        matches!(self, Cut::Died | Cut::Ends)
+    }
+
+    fn worse(self, _: Self) -> Self {
+        self
+    }
+}
+
+impl Hands for World {
+    type Failure = Cut;
+    type Sandbox = String;
+
+    fn observed(&self) -> Result<&Observed, Cut> {
+        self.agent.as_ref().map(|agent| &agent.observed).ok_or(Cut::Died)
+    }
+
+    async fn kill_pod(&mut self, _: bool) -> Result<(), Cut> {
+        self.stop_all(None)
+    }
+
+    async fn purge_init(&mut self) -> Result<(), Cut> {
+        let agent = self.agent()?;
+        let init: Vec<String> = gc::initialised_before(&agent.pod, &agent.observed).map(|c| c.id.clone()).collect();
+        init.into_iter().try_for_each(|id| self.or_go_on(Call::Remove(id)))
+    }
+
+    async fn kill(&mut self, kill: &Kill) -> Result<(), Cut> {
+        let pod = &self.agent()?.pod;
+        let grace = find_container(pod.spec(), &kill.name).map(|(_, c)| container_grace(pod, &c, kill.reason));
+        let seconds = grace.unwrap_or_default().max(MINIMUM_STOP_SECONDS);
+        self.stop(&kill.container_id, seconds)
+    }
+
+    async fn remove(&mut self, kill: &Kill) -> Result<(), Cut> {
+        self.or_go_on(Call::Remove(kill.container_id.clone()))
+    }
+
+    fn forget_failures(&mut self) -> Result<(), Cut> {
+        self.agent()?.errors.clear();
+        Ok(())
+    }
+
+    async fn sandbox(&mut self, actions: &Actions) -> Result<String, Cut> {
+        if !actions.create_sandbox {
+            return Ok(actions.sandbox_id.clone());
+        }
+        let sandbox = self.call(Call::RunSandbox { attempt: actions.attempt })?;
+        self.meanwhile()?;
+        let seen = self.runtime.look()?;
+        self.agent()?.observed.sandboxes = seen.sandboxes;
+        self.tell(false, false)?;
+        Ok(sandbox)
+    }
+
+    async fn resize(&mut self, _: Option<&String>) -> Result<(), Cut> {
+        Ok(())
+    }
+
+    fn held_back(&mut self, container: &Container) -> Result<Option<Cut>, Cut> {
+        let now = self.runtime.moment();
+        let agent = self.agent()?;
+        let held = agent.crash_loop.hold(container, &agent.observed, now);
+        if held.is_some() {
+            let error = StartError { reason: "CrashLoopBackOff".into(), message: String::new() };
+            agent.errors.insert(container.name.clone(), error);
+        }
+        Ok(held.map(|_| Cut::Failed))
+    }
+
+    async fn remove_unstarted(&mut self, id: &str) -> Result<(), Cut> {
+        self.call(Call::Remove(id.to_owned())).map(drop)
+    }
+
+    async fn start(&mut self, sandbox: &String, container: &Container, _: Option<&str>) -> Result<(), Cut> {
+        let name = container.name.clone();
+        let logged = self.runtime.logs.get(&name).copied();
+        let attempt = next_try(&self.agent()?.observed, &name, || logged);
+        let (hash, sandbox) = (container_hash(container), sandbox.clone());
+        let made = self.call(Call::Create { name: name.clone(), hash, attempt, sandbox });
+        let started = made.and_then(|id| self.start_made(id));
+        let agent = self.agent()?;
+        if started.is_ok() {
+            agent.errors.remove(&name);
+        } else {
+            let error = StartError { reason: "RunContainerError".into(), message: String::new() };
+            agent.errors.insert(name, error);
+        }
+        started.map(drop)
     }
 }
