@@ -13,6 +13,7 @@ pub mod registry;
 pub mod runtime;
 pub mod spread;
 pub mod storage_driver;
+pub mod traces;
 pub mod twins;
 pub mod wants;
 

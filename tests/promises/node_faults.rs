@@ -5,7 +5,6 @@
 //! `LONG_FAULTS=1` plays 50 kills, a minute of hanging, ten minutes without API server and 500 pods.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,9 +15,9 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tests::ApiServer;
 use tests::node::{IMAGE, Node};
+use tests::traces::Traces;
 
 const PATIENCE: Duration = Duration::from_secs(90);
-
 /// What is played in full only when somebody has the time.
 fn long(short: u64, full: u64) -> u64 {
     if std::env::var_os("LONG_FAULTS").is_some() { full } else { short }
@@ -359,23 +358,29 @@ impl Cluster {
     /// Many pods come and go; nothing of them stays.
     fn pods_without_end(&mut self) -> Result<()> {
         let batch = 8;
-        let mut ids = BTreeSet::new();
+        let mut traces = Traces::default();
         let mut before = None;
         for round in 0..long(4, 500_u64.div_ceil(batch)) {
             let names: Vec<String> = (0..batch).map(|i| format!("many-{round}-{i}")).collect();
-            for name in &names {
-                self.server.create(&self.pod(name, &["sleep 100000"], false))?;
+            let pods: Vec<Value> = names.iter().map(|name| self.pod(name, &["sleep 100000"], false)).collect();
+            self.server.create(&json!({"apiVersion": "v1", "kind": "List", "items": pods}))?;
+            let marks: Vec<String> = names.iter().map(|name| format!("{name}-c0")).collect();
+            self.node.wait_until("all of a batch run", PATIENCE, || {
+                let pods = self.many()?;
+                let runs = |pod: &&Value| pod["status"]["containerStatuses"][0]["ready"] == true;
+                let seen = self.watch.seen();
+                Ok(pods.iter().filter(runs).count() == names.len() && marks.iter().all(|mark| seen.contains_key(mark)))
+            })?;
+            for pod in self.many()? {
+                traces.note_pod(pod["metadata"]["uid"].as_str().context("a uid")?);
             }
-            for name in &names {
-                self.wait_ready(name)?;
+            for (id, process) in self.node.tasks()? {
+                traces.note_container(&id, process);
             }
-            ids.extend(self.node.tasks()?.into_keys());
-            for name in &names {
-                self.delete(name)?;
-            }
-            for name in &names {
-                self.wait_gone(name)?;
-            }
+            ensure!(traces.count() >= names.len(), "the traces of {} pods: {:?}", names.len(), traces.left());
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            self.server.kubectl(&[&["delete", "pod", "--wait=false"], &names[..]].concat())?;
+            self.node.wait_until("all of a batch are gone", PATIENCE, || Ok(self.many()?.is_empty()))?;
             // The first batch is what everything is made for once.
             before.get_or_insert(self.held()?);
         }
@@ -387,9 +392,17 @@ impl Cluster {
         ensure!(after.mounts <= before.mounts, "mounts: {before:?}, then {after:?}");
         ensure!(after.pod_folders == 0, "folders of pods: {after:?}");
         ensure!(after.kib <= before.kib + 8 * 1024, "memory: {before:?}, then {after:?}");
-        let left: Vec<_> = cgroups().into_iter().filter(|name| ids.contains(name)).collect();
-        ensure!(left.is_empty(), "cgroups: {left:?}");
+        let left = traces.left();
+        ensure!(left.is_empty(), "cgroups and networks: {left:?}");
         Ok(())
+    }
+
+    /// The pods of a batch that the API server has.
+    fn many(&self) -> Result<Vec<Value>> {
+        let list: Value = serde_json::from_str(&self.server.kubectl(&["get", "pods", "-o", "json"])?)?;
+        let pods = list["items"].as_array().cloned().unwrap_or_default();
+        let of_batch = |pod: &Value| pod["metadata"]["name"].as_str().is_some_and(|name| name.starts_with("many-"));
+        Ok(pods.into_iter().filter(of_batch).collect())
     }
 
     fn held(&self) -> Result<Held> {
@@ -420,21 +433,41 @@ struct Held {
     kib: u64,
 }
 
-/// Names of all cgroups of containers, whoever made them.
-fn cgroups() -> BTreeSet<String> {
-    fn below(path: &Path, depth: usize, found: &mut BTreeSet<String>) {
-        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|t| t.is_dir()) {
-                found.extend(entry.file_name().into_string());
-                if depth > 0 {
-                    below(&entry.path(), depth - 1, found);
-                }
-            }
-        }
+/// A leak check that sees nothing passes always.
+#[test]
+fn what_is_left_of_a_pod_is_seen_and_nothing_of_others() -> Result<()> {
+    let root = tests::scratch("traces")?;
+    let cgroups = "sys/fs/cgroup/memory";
+    let slice = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_1.slice";
+    for path in ["kubepods/poda-1/id1", "k8s.io/id2", slice, "kubepods/podb-2/id9"] {
+        std::fs::create_dir_all(root.join(cgroups).join(path))?;
     }
-    let mut found = BTreeSet::new();
-    below(Path::new("/sys/fs/cgroup"), 5, &mut found);
-    found
+    // A file stands for a namespace: both are known by device and inode.
+    for folder in ["run/netns", "proc/7/ns", "proc/8/ns"] {
+        std::fs::create_dir_all(root.join(folder))?;
+    }
+    std::fs::write(root.join("run/netns/own"), "")?;
+    std::fs::write(root.join("run/netns/other"), "")?;
+    std::fs::hard_link(root.join("run/netns/own"), root.join("proc/7/ns/net"))?;
+    std::fs::write(root.join("proc/8/ns/net"), "")?;
+    let mut traces = Traces::below(&root);
+    ensure!(traces.left().is_empty(), "{:?}", traces.left());
+    traces.note_pod("a-1");
+    for (id, process) in [("id1", 7), ("id2", 8), ("id3", 9)] {
+        traces.note_container(id, process);
+    }
+    let mut left = traces.left();
+    left.sort();
+    let mut wanted: Vec<String> = ["kubepods/poda-1", "kubepods/poda-1/id1", "k8s.io/id2", slice]
+        .map(|path| root.join(cgroups).join(path).display().to_string())
+        .into();
+    wanted.push(root.join("run/netns/own").display().to_string());
+    wanted.sort();
+    ensure!(left == wanted, "{left:?}");
+    std::fs::remove_dir_all(root.join(cgroups))?;
+    std::fs::remove_file(root.join("run/netns/own"))?;
+    ensure!(traces.left().is_empty(), "{:?}", traces.left());
+    Ok(())
 }
 
 #[test]
