@@ -1,8 +1,8 @@
 //! A node survives what happens to it: the agent killed at any moment, a runtime that hangs, a shim that dies, a process
 //! out of memory, damaged files, an API server that is away, and pods without end.
 //!
-//! Needs a runtime, so it is skipped with a stated reason where there is none. `make test` plays a short form of it;
-//! `LONG_FAULTS=1` plays 50 kills, a minute of hanging, ten minutes without API server and 500 pods.
+//! Needs a runtime, so it is skipped with a stated reason where there is none. `make test` plays 51 kills, and the rest in
+//! short; `LONG_FAULTS=1` plays a minute of hanging, ten minutes without API server and 500 pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +18,11 @@ use tests::node::{IMAGE, Node};
 use tests::traces::Traces;
 
 const PATIENCE: Duration = Duration::from_secs(90);
+/// How many of many pods come and go at a time.
+const BATCH: u64 = 25;
+/// Kills of the agent in the starts, lives and ends of pods; three to a pod.
+const KILLS: u64 = 51;
+
 /// What is played in full only when somebody has the time.
 fn long(short: u64, full: u64) -> u64 {
     if std::env::var_os("LONG_FAULTS").is_some() { full } else { short }
@@ -178,15 +183,21 @@ impl Cluster {
         Ok((id, process))
     }
 
-    /// Kills the agent somewhere in the start of a pod and again somewhere in its end.
+    /// Kills the agent somewhere in the start of a pod, somewhere in its life and somewhere in its end.
     fn agent_killed_anywhere(&mut self) -> Result<()> {
-        for round in 0..long(4, 50) {
+        for round in 0..KILLS / 3 {
             let name = format!("killed-{round}");
             self.server.create(&self.pod(&name, &["sleep 100000", "sleep 100000"], true))?;
             std::thread::sleep(self.moment(Duration::from_millis(2500)));
             self.kill_agent()?;
             self.wait_ready(&name)?;
             self.nothing_ran_twice()?;
+            let before = self.node.tasks()?;
+            std::thread::sleep(self.moment(Duration::from_millis(500)));
+            self.kill_agent()?;
+            std::thread::sleep(self.moment(Duration::from_millis(1500)));
+            let after = self.node.tasks()?;
+            ensure!(before == after, "before {before:?}\nafter {after:?}\n{}", self.node.logs());
             self.delete(&name)?;
             std::thread::sleep(self.moment(Duration::from_millis(2500)));
             self.kill_agent()?;
@@ -357,10 +368,10 @@ impl Cluster {
 
     /// Many pods come and go; nothing of them stays.
     fn pods_without_end(&mut self) -> Result<()> {
-        let batch = 8;
+        let batch = BATCH;
         let mut traces = Traces::default();
         let mut before = None;
-        for round in 0..long(4, 500_u64.div_ceil(batch)) {
+        for round in 0..long(100, 500).div_ceil(batch) {
             let names: Vec<String> = (0..batch).map(|i| format!("many-{round}-{i}")).collect();
             let pods: Vec<Value> = names.iter().map(|name| self.pod(name, &["sleep 100000"], false)).collect();
             self.server.create(&json!({"apiVersion": "v1", "kind": "List", "items": pods}))?;
