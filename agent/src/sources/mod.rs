@@ -5,6 +5,7 @@ pub mod api;
 pub mod files;
 pub mod manifest;
 mod pod_rules;
+mod resource_rules;
 mod rules;
 pub mod url;
 

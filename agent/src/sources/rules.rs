@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::config::parse_ip;
 
-use super::{affinity, pod_rules};
+use super::{affinity, pod_rules, resource_rules};
 
 /// What is wrong with a manifest, each entry with its path; nothing when it may run.
 pub fn broken(pod: &Value) -> Vec<String> {
@@ -33,6 +33,7 @@ pub fn broken(pod: &Value) -> Vec<String> {
     containers(spec, &mut found);
     affinity::broken(spec, &mut found);
     pod_rules::broken(spec, &mut found);
+    resource_rules::broken(spec, &mut found);
     for (i, volume) in list(spec, "volumes").iter().enumerate() {
         let members = volume.as_object().into_iter().flatten();
         let mut sources = members.filter(|(name, source)| *name != "name" && !source.is_null());
@@ -116,6 +117,7 @@ const RULES: &[(&str, bool, Check)] = &[
     ("spec.@[].volumeMounts[].mountPropagation", false, Check::OneOf(&["Bidirectional", "HostToContainer", "None"])),
     ("spec.@[].volumeMounts[].recursiveReadOnly", false, Check::OneOf(&["Disabled", "Enabled", "IfPossible"])),
     ("spec.@[].resources.limits|requests", false, Check::Amounts),
+    ("spec.resources.limits|requests", false, Check::Amounts),
     ("spec.@[].resizePolicy[].resourceName", true, Check::OneOf(&["cpu", "memory"])),
     ("spec.@[].resizePolicy[].restartPolicy", true, Check::OneOf(&["NotRequired", "RestartContainer"])),
     ("spec.@[].securityContext.runAsUser|runAsGroup", false, ID),
@@ -372,17 +374,6 @@ fn containers(spec: &Value, found: &mut Vec<String>) {
                 found.push(format!("{at}.mountPropagation: Forbidden: {why}"));
             }
         }
-        let resources = &container["resources"];
-        for (name, limit) in resources["limits"].as_object().into_iter().flatten() {
-            let (Some(limit), Some(request)) = (quantity(limit), quantity(&resources["requests"][name])) else {
-                continue;
-            };
-            if request > limit {
-                let shown = &resources["requests"][name];
-                let why = format!("must be less than or equal to {name} limit");
-                found.push(format!("{path}.resources.requests: Invalid value: {shown}: {why}"));
-            }
-        }
     }
 }
 
@@ -404,7 +395,7 @@ fn is_nothing(value: &Value) -> bool {
     }
 }
 
-fn quantity(value: &Value) -> Option<proto::quantity::Quantity> {
+pub(super) fn quantity(value: &Value) -> Option<proto::quantity::Quantity> {
     match value {
         Value::String(text) => text.parse().ok(),
         Value::Number(number) => number.to_string().parse().ok(),
@@ -586,7 +577,7 @@ mod tests {
                 "",
                 "resources: {limits: {cpu: 1}, requests: {cpu: 1001m}}",
                 "spec.containers[0].resources.requests: Invalid value: \
-                \"1001m\": must be less than or equal to cpu limit",
+                \"1001m\": must be less than or equal to cpu limit of 1",
             ),
             (
                 "",
