@@ -85,12 +85,7 @@ impl Node {
     fn join(mut self, server: &ApiServer, settings: &str) -> Result<Self> {
         let node = &mut self;
         node.introduce(server)?;
-        let access = format!(
-            "authentication: {{anonymous: {{enabled: false}}, webhook: {{enabled: true}}, \
-             x509: {{clientCAFile: {}/pki/ca.crt}}}}\nauthorization: {{mode: Webhook}}\n",
-            server.dir.display()
-        );
-        node.configure(&access, settings)?;
+        node.settle(server, settings)?;
         node.start_agent()?;
         node.wait_until("the node is Ready", Duration::from_secs(60), || Ok(node.is_ready(server)))?;
         Ok(self)
@@ -179,6 +174,19 @@ impl Node {
 
     fn kubeconfig(&self) -> PathBuf {
         self.dir.join("agent.conf")
+    }
+
+    /// Writes the configuration anew, with these further lines, which the agent reads at its next start.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn settle(&self, server: &ApiServer, settings: &str) -> Result<()> {
+        let access = format!(
+            "authentication: {{anonymous: {{enabled: false}}, webhook: {{enabled: true}}, \
+             x509: {{clientCAFile: {}/pki/ca.crt}}}}\nauthorization: {{mode: Webhook}}\n",
+            server.dir.display()
+        );
+        self.configure(&access, settings)
     }
 
     fn configure(&self, access: &str, settings: &str) -> Result<()> {

@@ -86,6 +86,32 @@ impl Pods {
         let wanted = all.iter().filter(|e| e["involvedObject"]["name"] == pod && e["reason"] == reason);
         Ok(wanted.map(|e| e["message"].as_str().unwrap_or_default().to_owned()).collect())
     }
+
+    /// The same once there are some: events come when the status has been told, or a little later.
+    ///
+    /// # Errors
+    /// When none comes.
+    pub fn told(&self, pod: &str, reason: &str) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        self.node.wait_until(&format!("{pod} has an event {reason}"), Duration::from_secs(20), || {
+            found = self.events(pod, reason)?;
+            Ok(!found.is_empty())
+        })?;
+        Ok(found)
+    }
+
+    /// Waits for an event whose message holds these words.
+    ///
+    /// # Errors
+    /// When none comes; the text names those that did.
+    pub fn told_of(&self, pod: &str, reason: &str, words: &str) -> Result<()> {
+        let mut found = Vec::new();
+        let waited = self.node.wait_until(&format!("{pod} is told {reason}: {words}"), Duration::from_secs(30), || {
+            found = self.events(pod, reason)?;
+            Ok(found.iter().any(|message| message.contains(words)))
+        });
+        waited.with_context(|| format!("{found:#?}"))
+    }
 }
 
 /// The object with the members of another beside or instead of its own.

@@ -1,9 +1,10 @@
 //! A registry of images of its own: the part of the OCI distribution API that pulls need, over plain HTTP on loopback.
 //!
-//! It serves one image under every name below `open/`, `private/` (which wants a user), and `late/` (which is not there until
-//! it is let in), and counts what is asked for. Runtimes find it by the `hosts.toml` of [`Registry::announce`].
+//! It serves one image under every name below `open/`, `private/` (which wants a user), `late/` (which is not there until it
+//! is let in), and `held/` (where each repository is answered only once it is let go), and counts what is asked for. Runtimes
+//! find it by the `hosts.toml` of [`Registry::announce`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,6 +22,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use tokio::sync::watch;
 
 /// The host in names of images; nothing resolves it but the runtime's configuration.
 pub const HOST: &str = "registry.test";
@@ -35,6 +37,17 @@ struct Served {
     late: AtomicBool,
     /// Requests for the manifest by repository.
     asked: Mutex<BTreeMap<String, usize>>,
+    /// Repositories that were let go.
+    free: watch::Sender<BTreeSet<String>>,
+    held: Mutex<Held>,
+}
+
+/// Repositories that are asked for and not let go.
+#[derive(Default)]
+struct Held {
+    now: BTreeSet<String>,
+    /// The most that there were at once.
+    most: usize,
 }
 
 /// Serves until it is dropped.
@@ -61,6 +74,8 @@ impl Registry {
             manifest,
             late: AtomicBool::new(false),
             asked: Mutex::default(),
+            free: watch::Sender::default(),
+            held: Mutex::default(),
         });
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let listener = runtime.block_on(tokio::net::TcpListener::bind(("127.0.0.1", 0)))?;
@@ -70,8 +85,11 @@ impl Registry {
             while let Ok((stream, _)) = listener.accept().await {
                 let served = serving.clone();
                 let service = service_fn(move |request| {
-                    let answer = served.answer(&request);
-                    async move { Ok::<_, Infallible>(answer) }
+                    let served = served.clone();
+                    async move {
+                        served.hold(&request).await;
+                        Ok::<_, Infallible>(served.answer(&request))
+                    }
                 });
                 tokio::spawn(async move {
                     // A client that goes away is the end of its connection, no fault.
@@ -103,6 +121,23 @@ impl Registry {
         self.served.late.store(true, Ordering::Release);
     }
 
+    /// A repository below `held/` is answered from now on.
+    pub fn let_go(&self, repository: &str) {
+        self.served.free.send_modify(|free| {
+            free.insert(repository.to_owned());
+        });
+    }
+
+    /// The repositories that are waited for.
+    pub fn held(&self) -> BTreeSet<String> {
+        self.served.held.lock().unwrap_or_else(PoisonError::into_inner).now.clone()
+    }
+
+    /// The most repositories that were waited for at once since this was asked last.
+    pub fn most_held(&self) -> usize {
+        std::mem::take(&mut self.served.held.lock().unwrap_or_else(PoisonError::into_inner).most)
+    }
+
     /// How often the manifest of a repository was asked for.
     pub fn asked(&self, repository: &str) -> usize {
         self.served.asked.lock().unwrap_or_else(PoisonError::into_inner).get(repository).copied().unwrap_or(0)
@@ -110,6 +145,24 @@ impl Registry {
 }
 
 impl Served {
+    /// Returns once the repository may be answered.
+    async fn hold(&self, request: &Request<Incoming>) {
+        let path = request.uri().path().trim_start_matches("/v2/");
+        let Some((repository, ..)) = parts(path).filter(|(name, ..)| name.starts_with("held/")) else { return };
+        let mut free = self.free.subscribe();
+        if free.borrow().contains(repository) {
+            return;
+        }
+        {
+            let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+            held.now.insert(repository.to_owned());
+            held.most = held.most.max(held.now.len());
+        }
+        // The sender lives as long as the server.
+        let _ = free.wait_for(|free| free.contains(repository)).await;
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).now.remove(repository);
+    }
+
     fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         let path = request.uri().path().trim_start_matches("/v2/");
         let Some((repository, kind, name)) = parts(path) else { return refused(StatusCode::OK, "{}") };

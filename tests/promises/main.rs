@@ -40,6 +40,7 @@ mod node_full_disk;
 mod node_images;
 mod node_network;
 mod node_objects;
+mod node_parallel_pulls;
 mod node_pod_states;
 mod node_pulls;
 mod node_recordings;

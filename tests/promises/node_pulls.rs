@@ -39,19 +39,9 @@ fn records(pods: &Pods, folder: &str) -> Result<Vec<Value>> {
     Ok(found)
 }
 
-/// Events come when the status has been told, or a little later.
-fn told(pods: &Pods, pod: &str, reason: &str) -> Result<Vec<String>> {
-    let mut found = Vec::new();
-    pods.node.wait_until(&format!("{pod} has an event {reason}"), Duration::from_secs(20), || {
-        found = pods.events(pod, reason)?;
-        Ok(!found.is_empty())
-    })?;
-    Ok(found)
-}
-
 /// How often the image of a pod that has started was pulled.
 fn pulls(pods: &Pods, pod: &str) -> Result<usize> {
-    told(pods, pod, "Started")?;
+    pods.told(pod, "Started")?;
     Ok(pods.events(pod, "Pulling")?.len())
 }
 
@@ -61,10 +51,10 @@ fn policies(pods: &Pods, registry: &Registry) -> Result<()> {
     let status = pods.wait_phase("first", "Running")?;
     let id = container(&status, "main")["imageID"].as_str().unwrap_or_default();
     ensure!(id.starts_with(&format!("{HOST}/open/app@sha256:")), "{status:#}");
-    let pulled = told(pods, "first", "Pulled")?;
+    let pulled = pods.told("first", "Pulled")?;
     let begins = format!("Successfully pulled image {:?} in ", image("open/app"));
     ensure!(pulled.iter().any(|m| m.starts_with(&begins) && m.contains("Image size: ")), "{pulled:?}");
-    ensure!(told(pods, "first", "Pulling")? == [format!("Pulling image {:?}", image("open/app"))]);
+    ensure!(pods.told("first", "Pulling")? == [format!("Pulling image {:?}", image("open/app"))]);
     let asked = registry.asked("open/app");
     ensure!(asked > 0, "nobody asked the registry");
     for (name, policy) in [("present", "IfNotPresent"), ("never", "Never")] {
@@ -91,7 +81,7 @@ fn secrets(pods: &Pods) -> Result<()> {
         "type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": STANDARD.encode(config)}}))?;
     create(pods, "stranger", "private/app", "IfNotPresent", &json!({}))?;
     waits(pods, "stranger", "ImagePullBackOff")?;
-    let failed = told(pods, "stranger", "Failed")?;
+    let failed = pods.told("stranger", "Failed")?;
     ensure!(failed.iter().any(|m| m.starts_with("Failed to pull image ")), "{failed:?}");
     let own = json!({"imagePullSecrets": [{"name": "login"}]});
     create(pods, "owner", "private/app", "IfNotPresent", &own)?;
@@ -162,7 +152,7 @@ fn images_come_from_a_registry_and_belong_to_who_may_pull_them() -> Result<()> {
         Ok(pods.events("patient", "Failed")?.iter().any(|m| m == "Error: ErrImagePull"))
     })?;
     policies(&pods, &registry)?;
-    let held = told(&pods, "patient", "BackOff")?;
+    let held = pods.told("patient", "BackOff")?;
     ensure!(held.iter().any(|m| m.starts_with(&format!("Back-off pulling image {:?}", image("late/app")))), "{held:?}");
     registry.let_in();
     secrets(&pods)?;
