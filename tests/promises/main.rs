@@ -45,6 +45,7 @@ mod node_pod_states;
 mod node_pulls;
 mod node_recordings;
 mod node_resources;
+mod node_restarts;
 mod node_security;
 mod node_service;
 mod node_variants;
