@@ -29,7 +29,7 @@ pub enum Strategy {
     /// Keep objects current by watches.
     #[default]
     Watch,
-    /// Read the object when what is kept is too old, or a pod that refers to it has come or changed since.
+    /// Read the object when what is kept is too old, or a pod has come to refer to it since. That there is none is not kept.
     Cache,
     /// Read the object at each use.
     Get,
@@ -74,6 +74,8 @@ struct Tables {
     services: BTreeMap<String, Follower<BTreeMap<String, Arc<Service>>>>,
     kubernetes: Option<Follower<Option<Arc<Service>>>>,
     trust_bundles: Option<Follower<TrustBundles>>,
+    /// How often some pod came to refer to something.
+    comers: u64,
     /// What each registered pod, by uid, refers to.
     pods: BTreeMap<String, (String, References)>,
 }
@@ -83,8 +85,10 @@ struct Entry<T> {
     value: Option<Follower<Option<Arc<T>>>>,
     /// An immutable object: known for good.
     fixed: Option<Arc<T>>,
-    /// What was read last, and when; gone when a pod that refers to it comes or changes.
+    /// What was read last, and when; gone when one more pod refers to it.
     read: Option<(Option<Arc<T>>, Instant)>,
+    /// The last pod that came to refer to it, as a number of its own: what was asked for before says nothing to that pod.
+    last_comer: u64,
 }
 
 /// A task that follows the API server and what it has seen so far; None before the first list.
@@ -148,6 +152,7 @@ impl ApiObjects {
         if let Some(known) = self.known::<T>(&key) {
             return known.ok_or_else(|| missing::<T>(name));
         }
+        let asked_for = self.last_comer::<T>(&key);
         let answer = self.client.get::<T>(namespace, name).await;
         let object = match answer {
             Ok(object) => Some(Arc::new(object)),
@@ -158,6 +163,7 @@ impl ApiObjects {
         let mut tables = self.tables();
         if self.strategy == Strategy::Cache
             && let Some(entry) = T::table(&mut tables).get_mut(&key)
+            && Some(entry.last_comer) == asked_for
         {
             entry.read = Some((object.clone(), Instant::now()));
         }
@@ -176,6 +182,10 @@ impl ApiObjects {
         object.ok_or_else(|| missing::<T>(name))
     }
 
+    fn last_comer<T: Held>(&self, key: &(String, String)) -> Option<u64> {
+        T::table(&mut self.tables()).get(key).map(|entry| entry.last_comer)
+    }
+
     /// What was read once, however long ago.
     fn stale<T: Held>(&self, key: &(String, String)) -> Option<Result<Arc<T>, ObjectError>> {
         let (object, _) = T::table(&mut self.tables()).get(key)?.read.clone()?;
@@ -189,10 +199,11 @@ impl ApiObjects {
         if let Some(fixed) = &entry.fixed {
             return Some(Some(fixed.clone()));
         }
-        if let Some((object, at)) = &entry.read
+        // One that did not exist may do so by now, and some pod waits for it.
+        if let Some((Some(object), at)) = &entry.read
             && at.elapsed() < (self.kept_for)()
         {
-            return Some(object.clone());
+            return Some(Some(object.clone()));
         }
         let seen = entry.value.as_ref()?.seen.borrow().clone()?;
         if let Some(object) = seen.as_ref().filter(|o| o.is_immutable()) {
@@ -315,15 +326,20 @@ fn missing<T: Kind>(name: &str) -> ObjectError {
 
 fn hold<T: Held>(tables: &mut Tables, namespace: &str, name: &str, uid: &str) {
     let key = (namespace.to_owned(), name.to_owned());
+    tables.comers += 1;
+    let comer = tables.comers;
     let entry = T::table(tables).entry(key).or_insert_with(|| Entry {
         pods: BTreeSet::new(),
         value: None,
         fixed: None,
         read: None,
+        last_comer: 0,
     });
-    // A pod that comes or changes is to see what there is now.
-    entry.read = None;
-    entry.pods.insert(uid.to_owned());
+    // A pod that comes is to see what there is now. One that is gone over once more is not, or nothing would be kept.
+    if entry.pods.insert(uid.to_owned()) {
+        entry.read = None;
+        entry.last_comer = comer;
+    }
 }
 
 fn release<T: Held>(tables: &mut Tables, namespace: &str, name: &str, uid: &str) {
