@@ -31,6 +31,7 @@ mod mirrored_endpoints;
 mod node_abuse;
 mod node_admission;
 mod node_bootstrap;
+mod node_change_detection;
 mod node_clients;
 mod node_containers;
 mod node_endpoints;
