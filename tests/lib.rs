@@ -4,6 +4,7 @@
 
 pub mod agent;
 pub mod daemon;
+pub mod health;
 pub mod hook;
 pub mod node;
 pub mod pods;

@@ -32,22 +32,33 @@ pub async fn serve(socket: &Path) -> Result<()> {
     }
 }
 
-async fn answer(request: Request<Incoming>) -> Result<Response<UnsyncBoxBody<Bytes, Infallible>>, http::Error> {
+/// What a handler of gRPC calls returns.
+pub(crate) type Answer = Result<Response<UnsyncBoxBody<Bytes, Infallible>>, http::Error>;
+
+async fn answer(request: Request<Incoming>) -> Answer {
     let message = match request.uri().path() {
         "/runtime.v1.RuntimeService/Version" => Some(version()),
         "/runtime.v1.RuntimeService/Status" => Some(status()),
         _ => None,
     };
     let _ = request.into_body().collect().await;
+    answered(message.as_deref().ok_or((12, "not implemented")))
+}
+
+/// The answer to one gRPC call: a message, or a code and what is said with it.
+pub(crate) fn answered(outcome: Result<&[u8], (u8, &str)>) -> Answer {
     let response = Response::builder().header("content-type", "application/grpc");
-    let Some(message) = message else {
-        let body = http_body_util::Empty::new().boxed_unsync();
-        return response.header("grpc-status", "12").header("grpc-message", "not implemented").body(body);
+    let message = match outcome {
+        Ok(message) => message,
+        Err((code, why)) => {
+            let body = http_body_util::Empty::new().boxed_unsync();
+            return response.header("grpc-status", code.to_string()).header("grpc-message", why).body(body);
+        }
     };
     let mut framed = BytesMut::new();
     framed.put_u8(0);
     framed.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
-    framed.put_slice(&message);
+    framed.put_slice(message);
     let mut trailers = http::HeaderMap::new();
     trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
     let frames = [Ok(Frame::data(framed.freeze())), Ok(Frame::trailers(trailers))];

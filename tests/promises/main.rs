@@ -38,6 +38,7 @@ mod node_endpoints;
 mod node_faults;
 mod node_figures;
 mod node_full_disk;
+mod node_grpc_probes;
 mod node_images;
 mod node_network;
 mod node_objects;
