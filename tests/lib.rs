@@ -6,6 +6,7 @@ pub mod agent;
 pub mod daemon;
 pub mod health;
 pub mod hook;
+pub mod listener;
 pub mod node;
 pub mod pods;
 pub mod process;

@@ -39,6 +39,7 @@ mod node_faults;
 mod node_figures;
 mod node_full_disk;
 mod node_grpc_probes;
+mod node_hooks;
 mod node_images;
 mod node_network;
 mod node_objects;
