@@ -37,7 +37,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use proto::api::core::v1::{IscsiPersistentVolumeSource, Node, PersistentVolumeSpec, Pod, Volume, VolumeSource};
+use proto::api::core::v1::{IscsiPersistentVolumeSource, Node, Pod, Volume, VolumeSource};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -324,18 +324,18 @@ impl Manager {
             let how = disk::How {
                 fs_type: local.fs_type.clone().unwrap_or_default(),
                 read_only: false,
-                options: spec.mount_options.clone(),
+                options: persistent::mount_options(&bound.volume),
             };
             self.disks.local(pod, &name, (Path::new(&local.path), how), &made.host_path, bound.read_only).await?;
         } else if let Some(source) = &source.iscsi {
             let mut disk = Disk::of_volume(&name, source);
-            disk.how.options.clone_from(&spec.mount_options);
+            disk.how.options = persistent::mount_options(&bound.volume);
             made.host_path = self.directory(pod.uid(), "kubernetes.io~iscsi", &name);
             made.read_only |= source.read_only;
             let secret = secret_of(pod, source);
             self.iscsi(pod, disk, secret, &made).await.map_err(set_up)?;
         } else {
-            return self.nfs_claim(pod, volume, &spec, (&name, bound.read_only)).await;
+            return self.nfs_claim(pod, volume, bound, &name).await;
         }
         made.relabel = !made.read_only;
         Ok(made)
@@ -378,15 +378,18 @@ impl Manager {
         &self,
         pod: &Pod,
         volume: &Volume,
-        spec: &PersistentVolumeSpec,
-        (name, read_only): (&str, bool),
+        bound: &claims::Bound,
+        name: &str,
     ) -> Result<MountSource, VolumeError> {
-        let Some(nfs) = spec.persistent_volume_source.as_ref().and_then(|s| s.nfs.as_ref()) else {
+        let (spec, read_only) = (bound.volume.spec.as_ref(), bound.read_only);
+        let source = spec.and_then(|spec| spec.persistent_volume_source.as_ref());
+        let Some(nfs) = source.and_then(|source| source.nfs.as_ref()) else {
             let why = format!("failed to get Plugin from volumeSpec for volume {name:?} err=no volume plugin matched");
             return Err(VolumeError::unprocessed(&volume.name, why));
         };
         let host_path = self.directory(pod.uid(), "kubernetes.io~nfs", name);
-        let mounted = persistent::mount_nfs(nfs, &host_path, read_only || nfs.read_only, &spec.mount_options).await;
+        let options = persistent::mount_options(&bound.volume);
+        let mounted = persistent::mount_nfs(nfs, &host_path, read_only || nfs.read_only, &options).await;
         mounted.map_err(|why| VolumeError::SetUp { volume: name.to_owned(), why })?;
         Ok(MountSource { host_path, read_only, ..Default::default() })
     }

@@ -1,8 +1,9 @@
 //! Volumes of the node's own storage or of a file server, as persistent volumes and pods name them: local paths by bind
 //! mount, NFS by the host's `mount`.
 //!
-//! Followed: plugins `local` and `nfs`, `mount_helper`.
+//! Followed: plugins `local` and `nfs`, `mount_helper`, `pkg/volume/util` (`MountOptionFromSpec`).
 
+use std::collections::BTreeSet;
 use std::path::{Component, Path};
 use std::process::Stdio;
 
@@ -98,6 +99,24 @@ pub fn look(from: &Path, to: &Path) -> Result<Place, String> {
     }
 }
 
+/// The annotation by which volumes told their mount options before they had a field; it counts before the field.
+const OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
+
+/// How a volume wants to be mounted: in the order of the letters, each once.
+pub fn mount_options(volume: &PersistentVolume) -> Vec<String> {
+    let annotation = volume.metadata.as_ref().and_then(|m| m.annotations.get(OPTIONS));
+    match annotation {
+        Some(text) => joined(text.split(',')),
+        None => joined(volume.spec.iter().flat_map(|spec| &spec.mount_options).map(String::as_str)),
+    }
+}
+
+/// Options in the order of the letters, each once.
+fn joined<'a>(options: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let all: BTreeSet<&str> = options.filter(|option| !option.is_empty()).collect();
+    all.into_iter().map(str::to_owned).collect()
+}
+
 /// Mounts an export by the host's tool, unless it is mounted already.
 ///
 /// # Errors
@@ -108,10 +127,7 @@ pub async fn mount_nfs(source: &NfsVolumeSource, to: &Path, read_only: bool, opt
     }
     empty_dir::make_directory(to)?;
     let server = if source.server.contains(':') { format!("[{}]", source.server) } else { source.server.clone() };
-    let mut all = options.to_vec();
-    if read_only {
-        all.push("ro".into());
-    }
+    let all = joined(options.iter().map(String::as_str).chain(read_only.then_some("ro")));
     let mut arguments = vec!["-t".to_owned(), "nfs".to_owned()];
     if !all.is_empty() {
         arguments.extend(["-o".to_owned(), all.join(",")]);
@@ -164,6 +180,21 @@ mod tests {
         assert!(!own.parent().unwrap().exists());
         assert!(give_device(&image, &own, &link).unwrap_err().contains("is not a block device"));
         std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn options_are_told_by_the_annotation_or_the_field() {
+        let mut volume = PersistentVolume::default();
+        assert!(mount_options(&volume).is_empty());
+        volume.spec = Some(proto::api::core::v1::PersistentVolumeSpec {
+            mount_options: ["vers=4", "", "hard", "vers=4"].map(String::from).into(),
+            ..Default::default()
+        });
+        assert_eq!(mount_options(&volume), ["hard", "vers=4"]);
+        for (text, options) in [("soft,nolock,", &["nolock", "soft"][..]), ("", &[])] {
+            volume.metadata.get_or_insert_default().annotations.insert(OPTIONS.into(), text.into());
+            assert_eq!(mount_options(&volume), options, "it counts where it says nothing as well");
+        }
     }
 
     #[test]
