@@ -106,6 +106,9 @@ const SAFE_SYSCTLS: [&str; 12] = [
     "net.ipv4.tcp_wmem",
 ];
 
+/// The reason of a pod that wants sysctls it must not have.
+pub const SYSCTL_FORBIDDEN: &str = "SysctlForbidden";
+
 fn check_sysctls(pod: &Pod, unsafe_allowed: &[String]) -> Result<(), Rejection> {
     let spec = pod.spec();
     for asked in spec.security_context.iter().flat_map(|s| &s.sysctls) {
@@ -125,7 +128,7 @@ fn check_sysctls(pod: &Pod, unsafe_allowed: &[String]) -> Result<(), Rejection> 
             continue;
         };
         // By the name that the list would have, however it is spelled in the pod.
-        return reject("SysctlForbidden", format!("forbidden sysctl: {name:?} {why}"));
+        return reject(SYSCTL_FORBIDDEN, format!("forbidden sysctl: {name:?} {why}"));
     }
     Ok(())
 }

@@ -47,11 +47,19 @@ impl Manager {
         node_state::check_pressure(pod, &signals)?;
         let node = device_admission::without_devices(&self.shared.node.borrow(), &self.shared.devices);
         let holders = self.holders(pod.uid());
-        let missing = admission::admit(pod, &node, &holders, &self.shared.config.allowed_unsafe_sysctls)?;
+        let missing = admission::admit(pod, &node, &holders, &self.shared.config.allowed_unsafe_sysctls)
+            .map_err(|refused| self.refused_sooner(pod, &refused).unwrap_or(refused))?;
         let runtime = self.shared.runtime.borrow().features;
         pod_features::check(pod, &self.shared.config.features, runtime.as_ref())?;
         node_state::check_shutdown(&signals)?;
         if missing.is_empty() { Ok(Vec::new()) } else { self.preempt(pod, &holders, &missing) }
+    }
+
+    /// What comes before the rest of admission in the kubelet, but for sysctls: of two reasons it tells the first. Here CPUs,
+    /// memory and devices are given out later, by the pod's own worker.
+    fn refused_sooner(&self, pod: &Pod, refused: &Rejection) -> Option<Rejection> {
+        let sooner = refused.reason != admission::SYSCTL_FORBIDDEN && device_admission::concerns(&self.shared, pod);
+        sooner.then(|| device_admission::rehearse(&self.shared, pod).err()).flatten()
     }
 
     /// Ends as many pods as it takes.

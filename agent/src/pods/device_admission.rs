@@ -9,6 +9,7 @@ use std::sync::Arc;
 use proto::api::core::v1::{Node, Pod};
 
 use crate::device_plugins::Devices;
+use crate::resource_managers::Refusal;
 
 use super::Shared;
 use super::admission::Rejection;
@@ -23,8 +24,21 @@ pub fn concerns(shared: &Shared, pod: &Pod) -> bool {
 /// # Errors
 /// When it does not get all of it, in the kubelet's words; the pod is not tried again.
 pub async fn admit(shared: &Shared, pod: &Pod, running: &BTreeSet<String>) -> Result<(), Rejection> {
-    let admitted = shared.managers.admit(&shared.devices, pod, running).await;
-    admitted.map_err(|refusal| Rejection { reason: refusal.reason().into(), message: refusal.to_string() })
+    shared.managers.admit(&shared.devices, pod, running).await.map_err(Into::into)
+}
+
+/// Whether the pod would get CPUs and memory, as things are now; it gets nothing.
+///
+/// # Errors
+/// As [`admit`].
+pub fn rehearse(shared: &Shared, pod: &Pod) -> Result<(), Rejection> {
+    shared.managers.rehearse(&shared.devices, pod).map_err(Into::into)
+}
+
+impl From<Refusal> for Rejection {
+    fn from(refusal: Refusal) -> Self {
+        Rejection { reason: refusal.reason().into(), message: refusal.to_string() }
+    }
 }
 
 /// The node as the rest of admission is to see it: without the amounts that plugins give.

@@ -80,6 +80,12 @@ struct Reuse {
     memory: Reusable,
 }
 
+/// Containers in the order in which they get something, and whether each is over before the next begins.
+fn takers(pod: &Pod) -> impl Iterator<Item = (&Container, bool)> {
+    let spec = pod.spec();
+    spec.init_containers.iter().map(|c| (c, !is_sidecar(c))).chain(spec.containers.iter().map(|c| (c, false)))
+}
+
 impl Managers {
     /// Whether the pod is to get anything here.
     pub fn concern(&self, pod: &Pod) -> bool {
@@ -99,8 +105,7 @@ impl Managers {
     pub async fn admit(&self, devices: &Devices, pod: &Pod, running: &BTreeSet<String>) -> Result<(), Refusal> {
         metrics::TOPOLOGY_REQUESTS.inc(&[]);
         let begun = tokio::time::Instant::now();
-        let aligns = self.merger.policy != Policy::None;
-        let turn = if aligns && devices.concern(pod) { Some(self.turn.lock().await) } else { None };
+        let turn = if self.aligns() && devices.concern(pod) { Some(self.turn.lock().await) } else { None };
         let held = devices.held(pod.uid());
         let outcome = self.admit_all(devices, pod, running).await;
         drop(turn);
@@ -121,49 +126,98 @@ impl Managers {
         outcome
     }
 
-    async fn admit_all(&self, devices: &Devices, pod: &Pod, running: &BTreeSet<String>) -> Result<(), Refusal> {
-        let spec = pod.spec();
-        let init = || spec.init_containers.iter().map(|c| (c, !is_sidecar(c)));
-        let containers = || init().chain(spec.containers.iter().map(|c| (c, false)));
-        let (mut reuse, mut pool) = (Reuse::default(), Pool::default());
-        let aligns = self.merger.policy != Policy::None;
-        let nodes: Vec<u32> = self.merger.nodes.nodes().collect();
-        let mut pod_hint = None;
-        if aligns && self.pod_scope {
-            let from_devices = devices.pod_hints(pod, &nodes);
-            let mut state = self.state();
-            let hint;
-            if self.wanted.of_pod(pod).is_some() {
-                hint = self.merge(from_devices, self.whole_pod_hints(&state, pod))?;
-                self.take_for_pod(&mut state, pod, hint)?;
-            } else {
-                hint = self.merge(from_devices, self.pod_hints(&state, pod))?;
-                for (container, passes_on) in containers() {
-                    self.take(&mut state, InHand { pod, container, passes_on, hint }, &mut reuse)?;
-                }
+    /// Whether the pod could have its CPUs and its memory, on the nodes where its devices are; it is given nothing.
+    ///
+    /// # Errors
+    /// As [`Managers::admit`].
+    pub fn rehearse(&self, devices: &Devices, pod: &Pod) -> Result<(), Refusal> {
+        metrics::TOPOLOGY_REQUESTS.inc(&[]);
+        let (mut state, mut reuse) = (self.state().clone(), Reuse::default());
+        let mut take_all = || {
+            if self.aligns() && self.pod_scope {
+                let from_devices = devices.pod_hints(pod, &self.nodes());
+                return self.take_together(&mut state, from_devices, pod, &mut reuse).map(drop);
             }
-            pod_hint = Some(hint);
+            let pool = Pool::default();
+            takers(pod).try_for_each(|taker| {
+                let from_devices = self.device_hints(devices, pod, taker.0, &pool);
+                self.take_alone(&mut state, from_devices, (pod, taker), &mut reuse).map(drop)
+            })
+        };
+        take_all().inspect_err(|_| metrics::TOPOLOGY_ERRORS.inc(&[]))
+    }
+
+    async fn admit_all(&self, devices: &Devices, pod: &Pod, running: &BTreeSet<String>) -> Result<(), Refusal> {
+        let (mut reuse, mut pool) = (Reuse::default(), Pool::default());
+        let mut pod_hint = None;
+        if self.aligns() && self.pod_scope {
+            let from_devices = devices.pod_hints(pod, &self.nodes());
+            pod_hint = Some(self.take_together(&mut self.state(), from_devices, pod, &mut reuse)?);
         }
-        for (container, passes_on) in containers() {
+        for taker in takers(pod) {
             let hint = match pod_hint {
                 Some(hint) => hint,
-                None if aligns => {
-                    let from_devices = devices.hints(pod.uid(), container, &pool, &nodes);
-                    let mut state = self.state();
-                    let hint = self.merge(from_devices, self.hints(&state, pod, container, &reuse))?;
-                    self.take(&mut state, InHand { pod, container, passes_on, hint }, &mut reuse)?;
-                    hint
-                }
                 None => {
-                    let hint = Hint { nodes: None, preferred: false };
-                    self.take(&mut self.state(), InHand { pod, container, passes_on, hint }, &mut reuse)?;
-                    hint
+                    let from_devices = self.device_hints(devices, pod, taker.0, &pool);
+                    self.take_alone(&mut self.state(), from_devices, (pod, taker), &mut reuse)?
                 }
             };
-            devices.allocate_container(pod, container, running, &mut pool, hint.nodes).await?;
+            devices.allocate_container(pod, taker.0, running, &mut pool, hint.nodes).await?;
         }
         self.told();
         Ok(())
+    }
+
+    fn aligns(&self) -> bool {
+        self.merger.policy != Policy::None
+    }
+
+    /// Where the devices of a container could come from, if that matters.
+    fn device_hints(&self, devices: &Devices, pod: &Pod, container: &Container, pool: &Pool) -> Vec<Hints> {
+        if !self.aligns() {
+            return Vec::new();
+        }
+        devices.hints(pod.uid(), container, pool, &self.nodes())
+    }
+
+    fn nodes(&self) -> Vec<u32> {
+        self.merger.nodes.nodes().collect()
+    }
+
+    /// Takes CPUs and memory for all containers of a pod, by one opinion.
+    fn take_together(
+        &self,
+        state: &mut State,
+        from_devices: Vec<Hints>,
+        pod: &Pod,
+        reuse: &mut Reuse,
+    ) -> Result<Hint, Refusal> {
+        if self.wanted.of_pod(pod).is_some() {
+            let hint = self.merge(from_devices, self.whole_pod_hints(state, pod))?;
+            self.take_for_pod(state, pod, hint)?;
+            return Ok(hint);
+        }
+        let hint = self.merge(from_devices, self.pod_hints(state, pod))?;
+        for (container, passes_on) in takers(pod) {
+            self.take(state, InHand { pod, container, passes_on, hint }, reuse)?;
+        }
+        Ok(hint)
+    }
+
+    /// Takes CPUs and memory for one container of a pod; see [`takers`].
+    fn take_alone(
+        &self,
+        state: &mut State,
+        from_devices: Vec<Hints>,
+        (pod, (container, passes_on)): (&Pod, (&Container, bool)),
+        reuse: &mut Reuse,
+    ) -> Result<Hint, Refusal> {
+        let hint = match self.aligns() {
+            true => self.merge(from_devices, self.hints(state, pod, container, reuse))?,
+            false => Hint { nodes: None, preferred: false },
+        };
+        self.take(state, InHand { pod, container, passes_on, hint }, reuse)?;
+        Ok(hint)
     }
 
     fn merge(&self, mut hints: Vec<Hints>, own: Vec<Hints>) -> Result<Hint, Refusal> {

@@ -180,6 +180,27 @@ async fn containers_are_kept_on_one_node_or_refused() {
 }
 
 #[tokio::test]
+async fn a_rehearsal_says_what_would_be_and_gives_nothing() {
+    for scope in ["container", "pod"] {
+        let mut fixture = Fixture::new(&format!("rehearsed-{scope}"), "single-numa-node", &[]);
+        fixture.settings.topology_scope = scope.into();
+        let managers = fixture.open();
+        let rehearse = |pod: &Pod| managers.rehearse(&fixture.devices, pod).map_err(|refusal| refusal.reason());
+        let two = pod("p", Vec::new(), vec![container("c", "3", "10Mi"), container("d", "5", "10Mi")]);
+        for _ in 0..3 {
+            assert_eq!(rehearse(&two), Ok(()), "{scope}");
+        }
+        assert!(cpus(&managers, "p").is_empty());
+        assert_eq!(rehearse(&one("c", "9", "10Mi")), Err("TopologyAffinityError"));
+        // Containers count after each other.
+        let more = pod("m", Vec::new(), ["c", "d", "e"].map(|name| container(name, "5", "10Mi")).into());
+        assert_eq!(rehearse(&more), Err("TopologyAffinityError"), "{scope}");
+        fixture.admit(&managers, &one("a", "6", "10Mi")).await.unwrap();
+        assert_eq!(rehearse(&one("a", "6", "10Mi")), Ok(()), "what it has it may keep");
+    }
+}
+
+#[tokio::test]
 async fn what_a_container_was_given_is_its_own_until_a_resize_is_granted() {
     let fixture = Fixture::new("resized", "none", &[]);
     let managers = fixture.open();
