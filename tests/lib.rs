@@ -3,9 +3,11 @@
 //! Nothing here knows the daemons' insides. The binaries are the release ones that `make test` builds first.
 
 pub mod agent;
+pub mod clock;
 pub mod daemon;
 pub mod health;
 pub mod hook;
+pub mod images;
 pub mod listener;
 pub mod node;
 pub mod pods;

@@ -28,6 +28,8 @@ pub struct Node {
     pub port: u16,
     /// Further flags of the agent.
     pub flags: Vec<String>,
+    /// A program that starts the agent in its own place, and its arguments.
+    pub under: Vec<String>,
     bridge: String,
     environment: BTreeMap<String, String>,
     containerd: Option<Child>,
@@ -59,6 +61,16 @@ impl Node {
     /// As [`Node::start`].
     pub fn start_with(name: &str, server: &ApiServer, settings: &str, environment: &[(&str, &str)]) -> Result<Self> {
         Node::prepare(name, environment, None)?.join(server, settings)
+    }
+
+    /// The same through another program, which must become the agent: `sh -c '...; exec "$@"' sh`.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub fn start_under(name: &str, server: &ApiServer, settings: &str, under: &[&str]) -> Result<Self> {
+        let mut node = Node::prepare(name, &[], None)?;
+        node.under = under.iter().map(|&word| word.to_owned()).collect();
+        node.join(server, settings)
     }
 
     /// The same where pods and the node have addresses of both families.
@@ -124,6 +136,7 @@ impl Node {
             address: Some("127.0.0.1"),
             port: free_port()?,
             flags: Vec::new(),
+            under: Vec::new(),
             bridge: format!("t{process}x{count}"),
             environment: environment.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
             containerd: None,
@@ -232,10 +245,18 @@ impl Node {
         let (dir, binary) = (&self.dir, release_binary("node-agent")?);
         // Without a kubeconfig the agent is on its own.
         let kubeconfig = Some(self.kubeconfig()).filter(|path| path.exists());
+        let mut command = match self.under.split_first() {
+            None => Command::new(binary),
+            Some((program, rest)) => {
+                let mut command = Command::new(program);
+                command.args(rest).arg(binary);
+                command
+            }
+        };
         self.agent = Some(
             self.spawn(
                 "node-agent",
-                Command::new(binary)
+                command
                     .envs(&self.environment)
                     .arg("run")
                     .args(self.address.iter().flat_map(|address| ["--node-ip", address]))
