@@ -54,8 +54,10 @@ pub async fn check(target: &Target, service: &str, timeout: Duration, user_agent
     let call = client.unary(request, PathAndQuery::from_static("/grpc.health.v1.Health/Check"), codec);
     let response = match tokio::time::timeout(left, call).await {
         Ok(Ok(response)) => response.into_inner(),
-        // What does not speak the protocol at all is as if it were not there.
-        Ok(Err(status)) if std::error::Error::source(&status).is_some() => return Err(unreachable()),
+        // What does not speak the protocol at all is as if it were not there. The library's own limit has a cause as well.
+        Ok(Err(status)) if status.code() != Code::Cancelled && std::error::Error::source(&status).is_some() => {
+            return Err(unreachable());
+        }
         Ok(Err(_)) | Err(_) if heard.is_empty() => return Err(unreachable()),
         Ok(Err(status)) => {
             return Err(match status.code() {
@@ -140,5 +142,12 @@ mod tests {
         let told = "timeout: failed to connect service \"127.0.0.1:PORT\" within 1s: context deadline exceeded";
         assert_eq!(verdict(b"").await, told);
         assert_eq!(verdict(b"HTTP/1.1 400 Bad Request\r\n\r\n").await, told);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_speaks_and_does_not_answer_is_late() {
+        // Empty settings, as every HTTP/2 server begins.
+        let settings = b"\0\0\0\x04\0\0\0\0\0";
+        assert_eq!(verdict(settings).await, "timeout: health rpc did not complete within 1s");
     }
 }
