@@ -63,8 +63,9 @@ mod zone;
 use aside::{aside, wait_for};
 
 /// What a stack of the server's threads has to hold: a tree that is nested as deep as may be is walked by those that read,
-/// change, check and drop it. No more of it takes memory than was used.
-pub const STACK: usize = 256 << 20;
+/// change, check and drop it. No more of it takes memory than was used. A machine with less memory than this has no such
+/// threads at all.
+pub const STACK: usize = if cfg!(debug_assertions) { 256 << 20 } else { 128 << 20 };
 
 /// A thread that trees may be handed to.
 pub(crate) fn thread(name: &str) -> std::thread::Builder {
