@@ -110,6 +110,8 @@ fn whole(node: u32, bytes: u64) -> Value {
 
 /// All of a container's memory is of one node, or it does not run.
 fn memory_of_one_node(pods: &Pods) -> Result<()> {
+    // No node alone has so much. Once one of them gives memory alone, the two cannot be a group either.
+    refused(pods, "wide", &guaranteed("100m", "1500Mi"), ("TopologyAffinityError", LOCALITY))?;
     pods.create("first", &guaranteed("100m", "256Mi"))?;
     pods.wait_phase("first", "Running")?;
     ensure!(blocks(pods, "first")? == whole(0, 256 * MIB), "{:#}", state(pods, "memory_manager_state")?);
@@ -120,8 +122,7 @@ fn memory_of_one_node(pods: &Pods) -> Result<()> {
     ensure!(memory["policyName"] == "Static" && nodes["0"]["memoryMap"]["memory"] == table, "{memory:#}");
     ensure!(nodes["0"]["numberOfAssignments"] == 1 && nodes["1"]["cells"] == json!([1]), "{memory:#}");
 
-    // No node alone has so much; both together have not.
-    refused(pods, "wide", &guaranteed("100m", "1500Mi"), ("TopologyAffinityError", LOCALITY))?;
+    // Both together have not so much.
     refused(pods, "vast", &guaranteed("100m", "3Gi"), ("UnexpectedAdmissionError", NO_ROOM))?;
 
     // What is left of the first node is not enough. Whether it can run on the other is the real machine's business.

@@ -20,6 +20,8 @@ const SETTINGS: &str = "imageGCHighThresholdPercent: 85\nimageGCLowThresholdPerc
                         imageMaximumGCAge: 8m\n";
 const PERIOD: Duration = Duration::from_secs(301);
 const SANDBOX: &str = "registry.k8s.io/pause:3.10";
+/// What is told of the disk's size.
+const SIZE: &str = "of 128.0 MiB used";
 const MIB: u64 = 1 << 20;
 
 /// The disk of the runtime; unmounted when dropped.
@@ -160,7 +162,9 @@ fn collect(world: &World) -> Result<()> {
     world.later("the image that is too old is gone", || Ok(world.there(["recent"])? == [false]))?;
     ensure!(world.there(["late", IMAGE, SANDBOX])? == [true; 3], "what is young or used stays");
     ensure!((world.removed("space")?, world.removed("age")?) == (1, 1), "and it is counted");
-    ensure!(world.pods.events(&world.pods.node.name, "FreeDiskSpaceFailed")?.is_empty(), "there was enough to remove");
+    // The first agent may have told of the machine's own disk.
+    let told = world.pods.events(&world.pods.node.name, "FreeDiskSpaceFailed")?;
+    ensure!(told.iter().all(|said| !said.contains(SIZE)), "there was enough to remove: {told:?}");
 
     // All that may go is not enough; what is used stays nevertheless.
     world.disk.fill(985)?;
@@ -170,6 +174,7 @@ fn collect(world: &World) -> Result<()> {
                   sufficient space by deleting unused images (freed ";
     world.pods.node.wait_until("the lack is told", PATIENCE, || {
         let told = world.pods.events(&world.pods.node.name, "FreeDiskSpaceFailed")?;
+        let told: Vec<&String> = told.iter().filter(|said| said.contains(SIZE)).collect();
         ensure!(told.iter().all(|said| said.starts_with(begins)), "{told:?}");
         Ok(!told.is_empty())
     })?;
