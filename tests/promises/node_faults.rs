@@ -195,6 +195,12 @@ impl Cluster {
             let before = self.node.tasks()?;
             std::thread::sleep(self.moment(Duration::from_millis(500)));
             self.kill_agent()?;
+            // Before it has looked at its pods, it can have done nothing to them.
+            let page = format!("/api/v1/nodes/{}/proxy/metrics", self.node.name);
+            self.node.wait_until("the agent has looked at a pod", PATIENCE, || {
+                let page = self.server.kubectl(&["get", "--raw", &page]).unwrap_or_default();
+                Ok(page.contains("kubelet_pod_worker_duration_seconds_count{operation_type="))
+            })?;
             std::thread::sleep(self.moment(Duration::from_millis(1500)));
             let after = self.node.tasks()?;
             ensure!(before == after, "before {before:?}\nafter {after:?}\n{}", self.node.logs());

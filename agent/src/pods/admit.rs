@@ -27,7 +27,7 @@ impl Shared {
     /// An event and a count.
     pub(super) fn tell_refused(&self, pod: &Pod, refused: &Rejection) {
         self.recorder.pod(pod, EventType::Warning, &refused.reason, refused.message.clone());
-        metrics::ADMISSION_REJECTIONS.inc(&[&refused.reason]);
+        metrics::ADMISSION_REJECTIONS.inc(&[counted_as(&refused.reason)]);
     }
 
     /// Tells everybody that the pod, of which nothing runs, is not let in.
@@ -36,6 +36,39 @@ impl Shared {
         let status = rejected(pod, &refused.reason, &refused.message, crate::clock::now());
         self.status.set(pod.uid(), Arc::new(status), false);
         self.status.finish(pod.uid());
+    }
+}
+
+/// The reasons that the kubelet counts each by itself: resources of others' making have any names.
+const COUNTED: &[&str] = &[
+    "AppArmor",
+    "Evicted",
+    "InitContainerRestartPolicyForbidden",
+    "InvalidNodeInfo",
+    "NodeShutdown",
+    "OutOfcpu",
+    "OutOfephemeral-storage",
+    "OutOfmemory",
+    "OutOfpods",
+    "PodFeatureUnsupported",
+    "PodLevelResourcesNotSupported",
+    "PodOSNotSupported",
+    "PodOSSelectorNodeLabelDoesNotMatch",
+    "SupplementalGroupsPolicyNotSupported",
+    "SysctlForbidden",
+    "TopologyAffinityError",
+    "UnexpectedAdmissionError",
+    "UnexpectedPredicateFailureType",
+    "UnknownReason",
+    "VolumeAttachmentLimitExceeded",
+    "node(s) had taints that the pod didn't tolerate",
+];
+
+fn counted_as(reason: &str) -> &str {
+    match reason {
+        known if COUNTED.contains(&known) => known,
+        other if other.starts_with("OutOf") => "OutOfExtendedResources",
+        _ => "Other",
     }
 }
 
@@ -93,5 +126,16 @@ impl Manager {
         };
         let others = self.pods.iter().filter(|(other, e)| *other != uid && !ended(e));
         others.map(|(_, e)| self.allocated(&e.pod)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_counted_by_few_reasons() {
+        let counted = ["OutOfcpu", "OutOfexample.com/device", "NodeAffinity"].map(counted_as);
+        assert_eq!(counted, ["OutOfcpu", "OutOfExtendedResources", "Other"]);
     }
 }

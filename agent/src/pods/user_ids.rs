@@ -40,8 +40,13 @@ impl UserIds {
     /// # Errors
     /// The kubelet's text: what is set apart cannot be had, or pods cannot be made of it. The operator's to mend.
     pub fn of_node(per_pod: u32, pods: u32) -> Result<Self, String> {
-        let known = nix::unistd::User::from_name(USER).map_err(|e| format!("kubelet mappings: user: lookup: {e}"))?;
-        Self::with(per_pod, pods, known.is_some(), std::env::var_os("PATH").as_deref())
+        let known = match nix::unistd::User::from_name(USER) {
+            Ok(user) => user.is_some(),
+            // What a machine without /etc/passwd says.
+            Err(nix::errno::Errno::ENOENT) => false,
+            Err(error) => return Err(format!("kubelet mappings: user: lookup: {error}")),
+        };
+        Self::with(per_pod, pods, known, std::env::var_os("PATH").as_deref())
     }
 
     fn with(per_pod: u32, pods: u32, user_known: bool, path: Option<&OsStr>) -> Result<Self, String> {

@@ -21,7 +21,8 @@ const MAX_HOSTNAME: usize = 64;
 
 /// What is wrong with the spec, each entry with its path.
 pub fn broken(spec: &Value, found: &mut Vec<String>) {
-    let linux = text(&spec["os"], "name") != "windows";
+    // A pod that names no system may say something of both.
+    let linux = text(&spec["os"], "name") == "linux";
     context("spec.securityContext", &spec["securityContext"], linux, found);
     sysctls(spec, found);
     for (path, container) in containers(spec) {
@@ -337,7 +338,7 @@ mod tests {
                 "spec.containers[0].lifecycle.stopSignal: Forbidden: may not be set for containers with empty `spec.os.name`",
             ),
             (
-                "securityContext: {windowsOptions: {}}",
+                "os: {name: linux}, securityContext: {windowsOptions: {}}",
                 "",
                 "spec.securityContext.windowsOptions: Forbidden: windows options cannot be set for a linux pod",
             ),
