@@ -37,6 +37,8 @@ pub struct PodDigest {
     pub brings_claims: bool,
     /// It has claims of devices.
     pub asks_devices: bool,
+    /// Since when it is said to be about to go, by others than its node.
+    pub disrupted_since: i64,
     /// The group that it is scheduled with.
     pub group: Option<Box<str>>,
 }
@@ -66,6 +68,8 @@ impl PodDigest {
     fn read(pod: &Value) -> Self {
         let (metadata, status) = (&pod["metadata"], &pod["status"]);
         let ready = condition(pod, "Ready").filter(|c| c["status"] == "True");
+        let disrupted = condition(pod, "DisruptionTarget")
+            .filter(|c| c["status"] == "True" && c["reason"] != "TerminationByKubelet");
         let containers = status["containerStatuses"].as_array().into_iter().flatten();
         let cost = &metadata["annotations"]["controller.kubernetes.io/pod-deletion-cost"];
         let texts = |list: &Value| -> Box<[Box<str>]> {
@@ -91,6 +95,7 @@ impl PodDigest {
             claims: volumes.clone().filter_map(|v| claim_of(&metadata["name"], v)).collect(),
             brings_claims: volumes.into_iter().any(template),
             asks_devices: pod["spec"]["resourceClaims"].as_array().is_some_and(|list| !list.is_empty()),
+            disrupted_since: disrupted.map_or(0, |c| seconds(&c["lastTransitionTime"]).max(1)),
             group: pod["spec"]["schedulingGroup"]["podGroupName"].as_str().map(Into::into),
         }
     }

@@ -18,6 +18,7 @@ use std::time::Duration;
 use proto::time::Timestamp;
 use serde_json::{Value, json};
 
+pub(super) use self::custom::shown as go_selector;
 use self::limits::History;
 use self::usage::{Pod, Tolerance};
 use super::events::{Recorder, Report, Reporter};
