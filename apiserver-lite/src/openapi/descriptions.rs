@@ -63,7 +63,7 @@ pub(super) fn of_field(type_name: &str, field: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use proto::schema::TypeSet;
+    use proto::schema::{Type, TypeSet};
 
     use super::*;
 
@@ -109,6 +109,27 @@ mod tests {
                 assert!(there, "{name} has no field {field}");
             }
         }
+    }
+
+    /// `kubectl explain` shows what a field is and then what its type is: the same sentence twice.
+    #[test]
+    fn a_field_says_something_else_than_its_type() {
+        let set = TypeSet::built_in();
+        let mut doubled = Vec::new();
+        for owner in &set.structs {
+            for prop in &owner.props {
+                let of = match set.ty(prop.ty) {
+                    Type::List(list) => set.ty(list.element),
+                    own => own,
+                };
+                let Type::Struct(id) = of else { continue };
+                let said = of_field(&owner.name, &prop.name);
+                if said.is_some() && said == of_type(&set.get(*id).name) {
+                    doubled.push(format!("{}.{}", owner.name, prop.name));
+                }
+            }
+        }
+        assert!(doubled.is_empty(), "{doubled:?}");
     }
 
     #[test]
