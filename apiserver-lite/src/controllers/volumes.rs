@@ -3,6 +3,8 @@
 //! A binding is written in four steps, each of which can be repeated: the volume's reference to its claim, the volume's
 //! phase, the claim's volume, the claim's phase. A volume that refers to a claim is that claim's, whatever comes between.
 
+mod fit;
+
 use std::time::Duration;
 
 use proto::quantity::Quantity;
@@ -15,7 +17,7 @@ use super::queue::Queue;
 use super::runner::Controller;
 use crate::client::{Client, unchanged};
 use crate::selectors::{LabelSelector, NodeTerm, node_terms};
-use crate::status::{ApiError, Result};
+use crate::status::{ApiError, Result, quote};
 use crate::store::{Key, ObjectRef, ResourceId, Store};
 
 const CLAIMS: &str = "persistentvolumeclaims";
@@ -54,24 +56,21 @@ fn amount(value: &Value) -> Quantity {
 
 /// Whether a volume can be given to a claim: free or reserved for it, large enough, of its class and modes.
 fn suits(volume: &ObjectRef, value: &Value, claim: &Value) -> bool {
-    let (spec, wants) = (&value["spec"], &claim["spec"]);
-    if volume.keys.deleting {
+    if volume.keys.deleting
+        || !fit::is_large_enough(value, claim)
+        || !fit::has_volume_mode(value, claim)
+        || !fit::has_attributes_class(value, claim)
+    {
         return false;
     }
-    if spec["claimRef"].is_object() {
+    if value["spec"]["claimRef"].is_object() {
         return reserved(value, claim);
     }
-    if value["status"]["phase"] != "Available" {
-        return false;
-    }
-    let text = |value: &Value, default: &'static str| value.as_str().unwrap_or(default).to_owned();
-    let mut modes = wants["accessModes"].as_array().into_iter().flatten();
-    let offered = spec["accessModes"].as_array();
-    text(&spec["storageClassName"], "") == text(&wants["storageClassName"], "")
-        && text(&spec["volumeMode"], "Filesystem") == text(&wants["volumeMode"], "Filesystem")
-        && modes.all(|m| offered.is_some_and(|o| o.contains(m)))
-        && amount(&spec["capacity"]["storage"]) >= amount(&wants["resources"]["requests"]["storage"])
-        && (!wants["selector"].is_object() || LabelSelector::parse(&wants["selector"]).matches(&volume.keys.labels))
+    let selector = &claim["spec"]["selector"];
+    value["status"]["phase"] == "Available"
+        && fit::has_class(value, claim)
+        && fit::has_access_modes(value, claim)
+        && (!selector.is_object() || LabelSelector::parse(selector).matches(&volume.keys.labels))
 }
 
 /// The volume refers to this claim, by name at least.
@@ -239,25 +238,49 @@ impl Binder {
     async fn sync_claim(&self, key: &Key) -> Result<()> {
         let Some(claim) = self.client.get(CLAIMS, &key.namespace, &key.name) else { return Ok(()) };
         let value = claim.value();
-        match value["spec"]["volumeName"].as_str().filter(|v| !v.is_empty()) {
-            Some(name) => {
-                let Some(volume) = self.client.get(VOLUMES, "", name) else {
-                    let lost = !value["metadata"]["annotations"][COMPLETED].is_null();
-                    if lost && value["status"]["phase"] != "Lost" {
-                        let text = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
-                        self.warn(&claim, "ClaimLost", text.into());
-                    }
-                    return self.set_phase(CLAIMS, key, if lost { "Lost" } else { "Pending" }).await;
-                };
-                let volume_value = volume.value();
-                if volume_value["spec"]["claimRef"].is_object() && !reserved(&volume_value, &value) {
-                    let completed = !value["metadata"]["annotations"][COMPLETED].is_null();
-                    return self.set_phase(CLAIMS, key, if completed { "Lost" } else { "Pending" }).await;
-                }
-                self.bind(&volume, &claim, &value).await
-            }
-            None => self.find(key, &claim, &value).await,
+        let name = value["spec"]["volumeName"].as_str().filter(|v| !v.is_empty());
+        if !value["metadata"]["annotations"][COMPLETED].is_null() {
+            return self.sync_bound(&claim, &value, name).await;
         }
+        let Some(name) = name else { return self.find(key, &claim, &value).await };
+        let Some(volume) = self.client.get(VOLUMES, "", name) else { return self.unbound(key, "Pending").await };
+        let volume_value = volume.value();
+        if reserved(&volume_value, &value) {
+            return self.bind(&volume, &claim, &value).await;
+        }
+        if volume_value["spec"]["claimRef"].is_object() {
+            let text = format!("volume {} already bound to a different claim.", quote(name));
+            self.warn(&claim, "FailedBinding", text);
+        } else if let Some(why) = fit::mismatch(&volume, &volume_value, &value) {
+            let text = format!("Cannot bind to requested volume {}: {why}", quote(name));
+            self.warn(&claim, "VolumeMismatch", text);
+        } else {
+            return self.bind(&volume, &claim, &value).await;
+        }
+        self.unbound(key, "Pending").await
+    }
+
+    /// Looks after a claim that was bound before: it has its volume, or has lost it.
+    async fn sync_bound(&self, claim: &ObjectRef, value: &Value, name: Option<&str>) -> Result<()> {
+        let volume = name.and_then(|name| self.client.get(VOLUMES, "", name));
+        let (reason, text) = match (name, volume) {
+            (None, _) => {
+                ("ClaimLost", "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
+            }
+            (Some(_), None) => ("ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!"),
+            (Some(_), Some(volume)) => {
+                let reference = volume.value()["spec"]["claimRef"].clone();
+                if !reference.is_object() || reference["uid"] == *claim.keys.uid {
+                    return self.bind(&volume, claim, value).await;
+                }
+                ("ClaimMisbound", "Two claims are bound to the same volume, this one is bound incorrectly")
+            }
+        };
+        if value["status"]["phase"] != "Lost" {
+            self.unbound(&claim.key, "Lost").await?;
+            self.warn(claim, reason, text.into());
+        }
+        Ok(())
     }
 
     /// Looks for a volume for a claim without one.
@@ -275,7 +298,7 @@ impl Binder {
         if let Some(volume) = volume.filter(|_| ours || !waits) {
             return self.bind(&volume, claim, value).await;
         }
-        self.set_phase(CLAIMS, key, "Pending").await?;
+        self.unbound(key, "Pending").await?;
         if waits && selected.is_none() {
             let text = "waiting for first consumer to be created before binding";
             self.say(claim, "WaitForFirstConsumer", text.into());
@@ -286,7 +309,7 @@ impl Binder {
             let text = match class_name {
                 "" => "no persistent volumes available for this claim and no storage class is set".to_owned(),
                 name if class.is_none() => {
-                    format!("storageclass.storage.k8s.io {} not found", crate::status::quote(name))
+                    format!("storageclass.storage.k8s.io {} not found", quote(name))
                 }
                 _ => "no persistent volumes available for this claim".to_owned(),
             };
@@ -319,7 +342,7 @@ impl Binder {
 
     async fn bind(&self, volume: &ObjectRef, claim: &ObjectRef, value: &Value) -> Result<()> {
         refer(&self.client, volume, value).await?;
-        self.set_phase(VOLUMES, &volume.key, "Bound").await?;
+        self.set_phase(volume, "Bound", "").await?;
         let key = &claim.key;
         let written = self.client.update(CLAIMS, &key.namespace, &key.name, |value| {
             if value["metadata"]["uid"] != *claim.keys.uid {
@@ -353,28 +376,65 @@ impl Binder {
         let reference = &value["spec"]["claimRef"];
         let uid = reference["uid"].as_str().unwrap_or_default();
         if uid.is_empty() {
-            return self.set_phase(VOLUMES, &volume.key, "Available").await;
+            return self.set_phase(&volume, "Available", "").await.map(|_| ());
         }
         let text = |key: &str| reference[key].as_str().unwrap_or_default();
         let claim = self.client.get(CLAIMS, text("namespace"), text("name")).filter(|c| *c.keys.uid == *uid);
-        let phase = match claim {
+        match claim {
+            Some(claim) if claim.value()["spec"]["volumeName"] == name => {
+                self.set_phase(&volume, "Bound", "").await.map(|_| ())
+            }
             // Bound in one direction: the claim's turn makes it whole.
-            Some(claim) if claim.value()["spec"]["volumeName"] == name => "Bound",
-            Some(_) => return Ok(()),
-            None => "Released",
-        };
-        self.set_phase(VOLUMES, &volume.key, phase).await
+            Some(_) => Ok(()),
+            None => self.reclaim(&volume, &value).await,
+        }
     }
 
-    async fn set_phase(&self, resource: &str, key: &Key, phase: &str) -> Result<()> {
-        let written = self.client.update_status(resource, &key.namespace, &key.name, |value| {
-            if value["status"]["phase"] == phase {
+    /// Does with a volume whose claim is gone what its policy says.
+    async fn reclaim(&self, volume: &ObjectRef, value: &Value) -> Result<()> {
+        // That something went wrong stays to be seen.
+        if value["status"]["phase"] != "Failed" {
+            self.set_phase(volume, "Released", "").await?;
+        }
+        let Some((reason, text)) = fit::reclaim_failure(&volume.key.name, value) else { return Ok(()) };
+        if self.set_phase(volume, "Failed", &text).await? {
+            self.recorder.warn(COMPONENT, ("PersistentVolume", "v1", volume), reason, text);
+        }
+        Ok(())
+    }
+
+    /// The phase of a claim that has no volume, and so none of its modes and sizes.
+    async fn unbound(&self, key: &Key, phase: &str) -> Result<()> {
+        let written = self.client.update_status(CLAIMS, &key.namespace, &key.name, |value| {
+            let status = &mut value["status"];
+            if status["phase"] == phase && status["accessModes"].is_null() && status["capacity"].is_null() {
                 return Err(unchanged());
             }
-            value["status"]["phase"] = phase.into();
+            status["phase"] = phase.into();
+            if let Some(status) = status.as_object_mut() {
+                status.remove("accessModes");
+                status.remove("capacity");
+            }
             Ok(())
         });
         done(written.await.map(|_| ())).map(|_| ())
+    }
+
+    /// The phase of a volume, and why; whether it was another before.
+    async fn set_phase(&self, volume: &ObjectRef, phase: &str, message: &str) -> Result<bool> {
+        let written = self.client.update_status(VOLUMES, "", &volume.key.name, |value| {
+            let status = &mut value["status"];
+            if status["phase"] == phase {
+                return Err(unchanged());
+            }
+            status["phase"] = phase.into();
+            match (message, status.as_object_mut()) {
+                ("", Some(status)) => drop(status.remove("message")),
+                (text, _) => status["message"] = text.into(),
+            }
+            Ok(())
+        });
+        done(written.await.map(|_| ()))
     }
 
     fn say(&self, claim: &ObjectRef, reason: &'static str, text: String) {

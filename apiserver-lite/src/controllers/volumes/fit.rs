@@ -1,0 +1,149 @@
+//! Whether a volume fits a claim, and what cannot be done with one that was given back.
+
+use serde_json::Value;
+
+use super::amount;
+use crate::status::quote;
+use crate::store::ObjectRef;
+
+const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
+
+/// Whether two specs have the same text there, nothing being `default`.
+fn same(volume: &Value, claim: &Value, key: &str, default: &str) -> bool {
+    volume[key].as_str().unwrap_or(default) == claim[key].as_str().unwrap_or(default)
+}
+
+pub(super) fn is_large_enough(volume: &Value, claim: &Value) -> bool {
+    amount(&volume["spec"]["capacity"]["storage"]) >= amount(&claim["spec"]["resources"]["requests"]["storage"])
+}
+
+pub(super) fn has_class(volume: &Value, claim: &Value) -> bool {
+    same(&volume["spec"], &claim["spec"], "storageClassName", "")
+}
+
+pub(super) fn has_attributes_class(volume: &Value, claim: &Value) -> bool {
+    same(&volume["spec"], &claim["spec"], "volumeAttributesClassName", "")
+}
+
+pub(super) fn has_volume_mode(volume: &Value, claim: &Value) -> bool {
+    same(&volume["spec"], &claim["spec"], "volumeMode", "Filesystem")
+}
+
+pub(super) fn has_access_modes(volume: &Value, claim: &Value) -> bool {
+    let offered = volume["spec"]["accessModes"].as_array();
+    let mut modes = claim["spec"]["accessModes"].as_array().into_iter().flatten();
+    modes.all(|mode| offered.is_some_and(|o| o.contains(mode)))
+}
+
+/// Why a claim cannot have the volume that it names, in the words and the order of `checkVolumeSatisfyClaim`.
+pub(super) fn mismatch(volume: &ObjectRef, value: &Value, claim: &Value) -> Option<String> {
+    if volume.keys.deleting {
+        return Some(format!("the volume is marked for deletion {}", quote(&volume.key.name)));
+    }
+    let why = match () {
+        () if !is_large_enough(value, claim) => "requested PV is too small",
+        () if !has_class(value, claim) => "storageClassName does not match",
+        () if !has_attributes_class(value, claim) => "volumeAttributesClassName does not match",
+        () if !has_volume_mode(value, claim) => "incompatible volumeMode",
+        () if !has_access_modes(value, claim) => "incompatible accessMode",
+        () => return None,
+    };
+    Some(why.to_owned())
+}
+
+/// Reason and text of the failure to do with a volume that was given back what its policy asks for; None where somebody
+/// else does it or nothing is to be done. There are no plugins here that wipe or remove what is on a volume.
+pub(super) fn reclaim_failure(name: &str, volume: &Value) -> Option<(&'static str, String)> {
+    let annotation = |key: &str| volume["metadata"]["annotations"][key].as_str().filter(|text| !text.is_empty());
+    if annotation(MIGRATED_TO).is_some() {
+        return None;
+    }
+    match volume["spec"]["persistentVolumeReclaimPolicy"].as_str() {
+        Some("Retain") | None => None,
+        Some("Recycle") => Some(("VolumeFailedRecycle", "No recycler plugin found for the volume!".into())),
+        Some("Delete") => match annotation(PROVISIONED_BY) {
+            Some(provisioner) if !provisioner.starts_with("kubernetes.io/") => None,
+            Some(provisioner) => Some(("VolumeFailedDelete", format!("no volume plugin matched name: {provisioner}"))),
+            None => {
+                // Of file servers it is known that they cannot remove anything.
+                let why = match volume["spec"]["nfs"].is_object() {
+                    true => "no deletable volume plugin matched",
+                    false => "no volume plugin matched",
+                };
+                let name = quote(name);
+                let text = format!("error getting deleter volume plugin for volume {name}: {why}");
+                Some(("VolumeFailedDelete", text))
+            }
+        },
+        Some(_) => Some(("VolumeUnknownReclaimPolicy", "Volume has unrecognized PersistentVolumeReclaimPolicy".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::controllers::volumes::suits;
+    use crate::store::Key;
+
+    fn volume(spec: Value) -> (ObjectRef, Value) {
+        let resource = crate::resource::Resources::built_in().lookup("", "v1", "persistentvolumes").expect("served");
+        let mut value = json!({"metadata": {"name": "v"}, "spec": spec, "status": {"phase": "Available"}});
+        let fields = crate::resource::fields::of(&resource, &value);
+        let encoded = crate::store::encode(&resource, &mut value, fields, None);
+        (encoded.unsaved(Key::new("", "v"), ""), value)
+    }
+
+    fn claim(change: &Value) -> Value {
+        let mut claim = json!({"metadata": {"namespace": "n", "name": "c", "uid": "u"}, "spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+        for (key, value) in change.as_object().into_iter().flatten() {
+            claim["spec"][key] = value.clone();
+        }
+        claim
+    }
+
+    /// A claim was bound to whatever volume it named.
+    #[test]
+    fn a_named_volume_has_to_fit_the_claim() {
+        let (object, value) = volume(json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}));
+        let why = |change: Value| {
+            let claim = claim(&change);
+            assert_eq!(suits(&object, &value, &claim), mismatch(&object, &value, &claim).is_none());
+            mismatch(&object, &value, &claim).unwrap_or_default()
+        };
+        assert_eq!(why(json!({})), "");
+        assert_eq!(why(json!({"resources": {"requests": {"storage": "2Gi"}}})), "requested PV is too small");
+        assert_eq!(why(json!({"storageClassName": "fast"})), "storageClassName does not match");
+        let other = json!({"volumeAttributesClassName": "gold"});
+        assert_eq!(why(other), "volumeAttributesClassName does not match");
+        assert_eq!(why(json!({"volumeMode": "Block"})), "incompatible volumeMode");
+        assert_eq!(why(json!({"accessModes": ["ReadWriteMany"]})), "incompatible accessMode");
+    }
+
+    #[test]
+    fn a_volume_kept_for_a_claim_has_to_be_large_enough_as_well() {
+        let kept = json!({"namespace": "n", "name": "c"});
+        let spec = json!({"capacity": {"storage": "1Gi"}, "claimRef": kept, "storageClassName": "other"});
+        let (object, value) = volume(spec);
+        assert!(suits(&object, &value, &claim(&json!({}))), "its class does not matter");
+        assert!(!suits(&object, &value, &claim(&json!({"resources": {"requests": {"storage": "2Gi"}}}))));
+    }
+
+    #[test]
+    fn what_nobody_can_delete_or_recycle_has_failed() {
+        let said = |policy: &str, by: &str| {
+            let value = json!({"metadata": {"annotations": {PROVISIONED_BY: by}},
+                "spec": {"persistentVolumeReclaimPolicy": policy}});
+            reclaim_failure("v", &value)
+        };
+        assert_eq!(said("Retain", ""), None);
+        assert_eq!(said("Delete", "driver.example.com"), None, "its provisioner does it");
+        let text = "error getting deleter volume plugin for volume \"v\": no volume plugin matched";
+        assert_eq!(said("Delete", ""), Some(("VolumeFailedDelete", text.to_owned())));
+        let recycle = said("Recycle", "driver.example.com").expect("nobody does it");
+        assert_eq!(recycle, ("VolumeFailedRecycle", "No recycler plugin found for the volume!".to_owned()));
+    }
+}
