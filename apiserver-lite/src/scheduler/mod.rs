@@ -44,6 +44,7 @@ use self::pod::PodInfo;
 pub use self::pod::{Taint, Toleration, fits_node, tolerations};
 use self::preempt::Preemption;
 use self::queue::SchedulingQueue;
+pub(crate) use self::resources::requested;
 use self::topology::Topology;
 use self::volumes::Volumes;
 use crate::client::Client;

@@ -122,6 +122,24 @@ pub fn pod_requests(pod: &Value, least: bool) -> Resources {
     together
 }
 
+/// What a pod asks for of one resource, in thousandths; None where it says nothing of it anywhere.
+pub fn requested(pod: &Value, resource: &str) -> Option<i64> {
+    let spec = &pod["spec"];
+    let containers = ["containers", "initContainers"];
+    let mut containers = containers.into_iter().flat_map(|list| spec[list].as_array().into_iter().flatten());
+    let said = |list: &Value| !list[resource].is_null();
+    let is_said = said(&spec["resources"]["requests"])
+        || said(&spec["overhead"])
+        || containers.any(|c| said(&c["resources"]["requests"]));
+    let all = pod_requests(pod, false);
+    is_said.then(|| match resource {
+        "cpu" => all.milli_cpu,
+        "memory" => all.memory.saturating_mul(1000),
+        "ephemeral-storage" => all.ephemeral_storage.saturating_mul(1000),
+        other => all.other(other).saturating_mul(1000),
+    })
+}
+
 /// What the pod as a whole asks for; while it is being resized, the larger of what it has and what it is to have.
 fn whole(pod: &Value) -> Cow<'_, Value> {
     let requests = &pod["spec"]["resources"]["requests"];

@@ -9,6 +9,7 @@
 mod custom;
 mod limits;
 mod metrics;
+mod requests;
 mod sources;
 mod usage;
 
@@ -155,20 +156,11 @@ impl Autoscaler {
                 continue;
             }
             let value = pod.without_owners();
-            let mut requested = 0_i64;
-            for part in list(&value["spec"], "containers").filter(|c| container.is_none_or(|name| c["name"] == name)) {
-                match metrics::thousandths(&part["resources"]["requests"][resource]) {
-                    Some(amount) => requested = requested.saturating_add(amount),
-                    None if percent => {
-                        let name = part["name"].as_str().unwrap_or_default();
-                        return Err(format!(
-                            "missing request for {resource} in container {name} of Pod {}",
-                            pod.key.name
-                        ));
-                    }
-                    None => {}
-                }
-            }
+            // An average of amounts asks for nothing.
+            let requested = match percent {
+                true => requests::of(&value, resource, container)?,
+                false => 0,
+            };
             let used_now = used.pods.get(&*pod.key.name).copied();
             let unready = value["status"]["phase"] == "Pending"
                 || resource == "cpu" && used_now.is_some() && begins(&value, used.times.get(&*pod.key.name), now);
