@@ -4,12 +4,14 @@
 //! phase, the claim's volume, the claim's phase. A volume that refers to a claim is that claim's, whatever comes between.
 
 mod fit;
+mod provision;
 
 use std::time::Duration;
 
 use proto::quantity::Quantity;
 use serde_json::{Value, json};
 
+pub use self::provision::Provision;
 use super::events::Recorder;
 use super::feed::{Change, Feed};
 use super::ownership::done;
@@ -33,21 +35,29 @@ const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 /// How long a pod waits for its volumes, as the scheduler's `bindTimeoutSeconds`.
 const BIND_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Where the volumes lie that an unbound claim could have: None for one that is made on demand or lies everywhere.
-pub fn candidates(store: &Store, claim: &Value, class: &Value) -> Vec<Option<Box<[NodeTerm]>>> {
-    let mut out = Vec::new();
-    if class["provisioner"].as_str().is_some_and(|p| p != NO_PROVISIONER) {
-        out.push(None);
-    }
+/// What an unbound claim could have.
+#[derive(Debug, Default)]
+pub struct Candidates {
+    /// Where the volumes lie that fit; None for one that can be used everywhere.
+    pub lying: Vec<Option<Box<[NodeTerm]>>>,
+    /// Or one is made, where that can be done.
+    pub made: Option<Provision>,
+}
+
+/// What an unbound claim of a class could have.
+pub fn candidates(store: &Store, claim: &Value, class: &Value) -> Candidates {
+    let provisions = class["provisioner"].as_str().is_some_and(|p| p != NO_PROVISIONER);
+    let made = provisions.then(|| Provision::of(store, claim, class));
+    let mut lying = Vec::new();
     let snapshot = store.snapshot(&VOLUMES.into());
     for volume in snapshot.range(None, None) {
         let value = volume.value();
         if suits(volume, &value, claim) {
             let required = &value["spec"]["nodeAffinity"]["required"];
-            out.push(required.is_object().then(|| node_terms(required)));
+            lying.push(required.is_object().then(|| node_terms(required)));
         }
     }
-    out
+    Candidates { lying, made }
 }
 
 fn amount(value: &Value) -> Quantity {

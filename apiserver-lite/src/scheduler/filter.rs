@@ -33,8 +33,8 @@ pub fn check(pod: &PodInfo, node: &NodeInfo, topology: &Topology<'_>, volumes: &
     if let Some(refusal) = check_resources(pod, node) {
         return Some(refusal);
     }
-    if let Some(reason) = volumes.refusal(node) {
-        return Some(Refusal::of(reason, false));
+    if let Some((reason, resolvable)) = volumes.refusal(node) {
+        return Some(Refusal::of(reason, resolvable));
     }
     topology.refusal(pod, node).map(|(reason, resolvable)| Refusal::of(reason, resolvable))
 }

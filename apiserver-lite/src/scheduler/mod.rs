@@ -146,7 +146,7 @@ impl Scheduler {
 
     /// Works until events are lost.
     async fn follow(mut self, pulse: Arc<Pulse>) {
-        let resources: [ResourceId; 10] = [
+        let resources: [ResourceId; 12] = [
             "pods".into(),
             "nodes".into(),
             "persistentvolumeclaims".into(),
@@ -157,6 +157,8 @@ impl Scheduler {
             "resourceclaims.resource.k8s.io".into(),
             "resourceslices.resource.k8s.io".into(),
             "deviceclasses.resource.k8s.io".into(),
+            "csidrivers.storage.k8s.io".into(),
+            "csistoragecapacities.storage.k8s.io".into(),
         ];
         let store = self.client.store().clone();
         let mut feed = Feed::open(&store, &resources);
@@ -273,7 +275,7 @@ impl Scheduler {
             let not_helpful = unavailable(total, (0..total).map(|_| NOT_HELPFUL.into()));
             format!("{} {NO_CLAIMS}preemption: {not_helpful}", unavailable_for(total, reason))
         };
-        let volumes = match Volumes::read(store, pod) {
+        let volumes = match Volumes::read(store, &self.cluster, pod) {
             Ok(volumes) => volumes,
             Err(reason) => return self.give_up(pod, nowhere(&reason), None),
         };

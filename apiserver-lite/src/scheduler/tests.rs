@@ -1,16 +1,27 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::store::{Key, ObjectRef, Store};
+use crate::store::{Encoded, Expect, Key, ObjectRef, Store, Write};
 
 pub fn object(plural: &str, value: Value) -> ObjectRef {
-    let mut value = value;
-    let resource = crate::resource::Resources::built_in().lookup("", "v1", plural).expect("it is served");
+    let (_, key, encoded) = encoded("", plural, value);
+    encoded.unsaved(key, "")
+}
+
+fn encoded(group: &str, plural: &str, mut value: Value) -> (ResourceId, Key, Encoded) {
+    let resource = crate::resource::Resources::built_in().lookup(group, "v1", plural).expect("it is served");
     value["metadata"]["uid"] = value["metadata"]["name"].clone();
     let text = |key: &str| value["metadata"][key].as_str().unwrap_or_default().to_owned();
     let key = Key::new(&text("namespace"), &text("name"));
     let fields = crate::resource::fields::of(&resource, &value);
-    crate::store::encode(&resource, &mut value, fields, None).unsaved(key, "")
+    (resource.storage.clone(), key, crate::store::encode(&resource, &mut value, fields, None))
+}
+
+/// Puts an object into a store.
+pub async fn write(store: &Store, group: &str, plural: &str, value: Value) {
+    let (resource, key, encoded) = encoded(group, plural, value);
+    let write = Write { resource, key, expect: Expect::Absent, change: crate::store::Change::Put(encoded) };
+    store.commit(write).await.expect("written");
 }
 
 fn node(name: &str, cpu: &str, zone: &str) -> Value {

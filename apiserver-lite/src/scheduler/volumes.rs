@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::selectors::{NodeTerm, node_terms};
+use crate::controllers::volumes::Candidates;
+use crate::selectors::{NodeTerm, label, node_terms};
 use crate::store::Store;
 
+use super::cluster::Cluster;
 use super::node::NodeInfo;
 use super::pod::PodInfo;
 
@@ -14,16 +16,30 @@ use super::pod::PodInfo;
 #[derive(Default)]
 pub struct Volumes {
     bound: Vec<Box<[NodeTerm]>>,
-    /// For each claim that waits for its first pod: where the volumes lie that it could have; None where a volume is
-    /// made on demand.
-    waiting: Vec<Vec<Option<Box<[NodeTerm]>>>>,
+    /// For each claim that waits for its first pod, what it could have.
+    waiting: Vec<Candidates>,
+    /// Labels of volumes that tell of zones and regions, and the values that a node may have.
+    zones: Vec<(&'static str, Box<[Box<str>]>)>,
     /// Volumes of storage drivers, by driver; and where to look up how many of them a node takes.
     handles: BTreeMap<String, BTreeSet<String>>,
     store: Option<Store>,
     /// Claims of which only one pod at a time may have the volume, and their namespace.
     alone: Vec<Box<str>>,
+    /// Nodes where other pods have one of those.
+    taken_on: Vec<Box<str>>,
     namespace: Box<str>,
 }
+
+/// Labels of volumes and nodes that name their zone or region; the older ones with those that followed them.
+const ZONES: [(&str, &str); 4] = [
+    ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
+    ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
+    ("topology.kubernetes.io/zone", "topology.kubernetes.io/zone"),
+    ("topology.kubernetes.io/region", "topology.kubernetes.io/region"),
+];
+
+/// Why a node will not do, and whether it would if other pods went.
+pub type VolumeRefusal = (&'static str, bool);
 
 /// Driver and handle of a persistent volume, if it is a driver's.
 fn handle(volume: &Value) -> Option<(String, String)> {
@@ -31,12 +47,19 @@ fn handle(volume: &Value) -> Option<(String, String)> {
     Some((csi["driver"].as_str()?.to_owned(), csi["volumeHandle"].as_str()?.to_owned()))
 }
 
+/// The zones that a volume's label names: one, or several with `__` between them. A label that names none counts for
+/// nothing.
+fn zone(key: &'static str, value: &str) -> Option<(&'static str, Box<[Box<str>]>)> {
+    let values: Box<[Box<str>]> = value.split("__").map(|part| part.trim().into()).collect();
+    (!values.iter().any(|part| part.is_empty())).then_some((key, values))
+}
+
 impl Volumes {
     /// Reads the claims.
     ///
     /// # Errors
     /// The reason why the pod can go nowhere at all.
-    pub fn read(store: &Store, pod: &PodInfo) -> Result<Self, String> {
+    pub fn read(store: &Store, cluster: &Cluster, pod: &PodInfo) -> Result<Self, String> {
         let mut out = Volumes { namespace: pod.object.key.namespace.clone(), ..Volumes::default() };
         for name in &pod.claims {
             let claim = store.get(&"persistentvolumeclaims".into(), &pod.object.key.namespace, name);
@@ -58,7 +81,9 @@ impl Volumes {
             match claim["spec"]["volumeName"].as_str().filter(|v| !v.is_empty()) {
                 Some(volume) => {
                     let found = store.get(&"persistentvolumes".into(), "", volume);
-                    let found = found.ok_or_else(|| format!("persistentvolume \"{volume}\" not found"))?.value();
+                    let found = found.ok_or_else(|| format!("persistentvolume \"{volume}\" not found"))?;
+                    out.zones.extend(ZONES.iter().filter_map(|(key, _)| zone(*key, label(&found.keys.labels, key)?)));
+                    let found = found.value();
                     if let Some((driver, handle)) = handle(&found) {
                         out.handles.entry(driver).or_default().insert(handle);
                         out.store = Some(store.clone());
@@ -78,24 +103,52 @@ impl Volumes {
                 }
             }
         }
+        if !out.alone.is_empty() {
+            let taken = cluster.nodes().filter(|node| out.taken(node));
+            out.taken_on = taken.map(|node| node.name().into()).collect();
+        }
         Ok(out)
     }
 
     /// Why a node will not do.
-    pub fn refusal(&self, node: &NodeInfo) -> Option<&'static str> {
+    pub fn refusal(&self, node: &NodeInfo) -> Option<VolumeRefusal> {
         let fits = |terms: &[NodeTerm]| terms.iter().any(|t| t.matches(node.labels(), node.name()));
+        // Elsewhere nobody goes for the pod's sake; on this node somebody may have gone already.
+        if self.taken_on.iter().any(|other| **other != *node.name()) || self.taken(node) {
+            let reason = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+            return Some((reason, true));
+        }
+        if self.too_many(node) {
+            return Some(("node(s) exceed max volume count", true));
+        }
         if !self.bound.iter().all(|terms| fits(terms)) {
-            return Some("node(s) didn't match PersistentVolume's node affinity");
+            return Some(("node(s) didn't match PersistentVolume's node affinity", false));
         }
-        if !self.waiting.iter().all(|options| options.iter().any(|o| o.as_ref().is_none_or(|terms| fits(terms)))) {
-            return Some("node(s) didn't find available persistent volumes to bind");
+        for claim in &self.waiting {
+            if claim.lying.iter().any(|place| place.as_ref().is_none_or(|terms| fits(terms))) {
+                continue;
+            }
+            match &claim.made {
+                Some(made) if made.is_allowed(node.labels(), node.name()) => {
+                    if !made.has_room(node.labels()) {
+                        return Some(("node(s) did not have enough free storage", false));
+                    }
+                }
+                _ => return Some(("node(s) didn't find available persistent volumes to bind", false)),
+            }
         }
-        if self.taken(node) {
-            return Some(
-                "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",
-            );
+        (!self.in_zone(node)).then_some(("node(s) had no available volume zone", false))
+    }
+
+    /// Whether a node is where the volumes are. One that tells nothing of zones is everywhere.
+    fn in_zone(&self, node: &NodeInfo) -> bool {
+        if self.zones.is_empty() || ZONES.iter().all(|(key, _)| node.label(key).is_none()) {
+            return true;
         }
-        self.too_many(node).then_some("node(s) exceed max volume count")
+        self.zones.iter().all(|(key, values)| {
+            let newer = || ZONES.iter().find(|(own, _)| own == key).and_then(|(_, newer)| node.label(newer));
+            node.label(key).or_else(newer).is_some_and(|value| values.iter().any(|v| **v == *value))
+        })
     }
 
     /// Whether another pod of the node has a claim that is for one pod alone.
@@ -147,3 +200,7 @@ fn handles_on(store: &Store, node: &NodeInfo) -> BTreeMap<String, BTreeSet<Strin
     }
     out
 }
+
+#[cfg(test)]
+#[path = "volume_tests.rs"]
+mod tests;

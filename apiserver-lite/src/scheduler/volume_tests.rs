@@ -1,0 +1,119 @@
+//! Where a pod can go by what is known of its claims.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::scheduler::filter;
+use crate::scheduler::tests::{object, write};
+use crate::scheduler::topology::Topology;
+
+fn node(name: &str, labels: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
+        "status": {"allocatable": {"cpu": "4", "memory": "4Gi", "pods": "10"}}})
+}
+
+fn pod(name: &str, claim: &str) -> Arc<PodInfo> {
+    let volume = json!({"name": "v", "persistentVolumeClaim": {"claimName": claim}});
+    let value = json!({"metadata": {"name": name, "namespace": "n"},
+        "spec": {"containers": [{"name": "c"}], "volumes": [volume]}});
+    Arc::new(PodInfo::read(&object("pods", value)))
+}
+
+fn cluster(nodes: &[Value]) -> Cluster {
+    let mut cluster = Cluster::default();
+    for node in nodes {
+        cluster.set_node(&object("nodes", node.clone()));
+    }
+    cluster
+}
+
+/// What each node says, empty where the pod fits.
+fn ask(store: &Store, cluster: &Cluster, pod: &PodInfo) -> Vec<&'static str> {
+    let volumes = Volumes::read(store, cluster, pod).expect("its claims are there");
+    cluster.nodes().map(|node| volumes.refusal(node).map_or("", |(why, _)| why)).collect()
+}
+
+async fn waiting(class: Value) -> Store {
+    let store = Store::open(None).expect("a store in memory opens");
+    let mut class = class;
+    class["metadata"] = json!({"name": "slow"});
+    class["provisioner"] = "d.example.com".into();
+    class["volumeBindingMode"] = "WaitForFirstConsumer".into();
+    write(&store, "storage.k8s.io", "storageclasses", class).await;
+    let spec = json!({"storageClassName": "slow", "resources": {"requests": {"storage": "5Gi"}}});
+    write(&store, "", "persistentvolumeclaims", json!({"metadata": {"name": "c", "namespace": "n"}, "spec": spec}))
+        .await;
+    store
+}
+
+/// Every node was taken to do.
+#[tokio::test]
+async fn a_volume_is_made_only_where_its_class_allows_it() {
+    let term = json!({"matchLabelExpressions": [{"key": "zone", "values": ["a", "b"]}]});
+    let store = waiting(json!({ "allowedTopologies": [term] })).await;
+    let nodes = cluster(&[node("a", &json!({"zone": "a"})), node("c", &json!({"zone": "c"})), node("d", &json!({}))]);
+    let not_here = "node(s) didn't find available persistent volumes to bind";
+    assert_eq!(ask(&store, &nodes, &pod("p", "c")), ["", not_here, not_here]);
+}
+
+#[tokio::test]
+async fn a_volume_is_made_only_where_its_driver_has_room() {
+    let store = waiting(json!({})).await;
+    let nodes = cluster(&[node("a", &json!({"zone": "a"})), node("b", &json!({"zone": "b"}))]);
+    let driver = json!({"metadata": {"name": "d.example.com"}, "spec": {"storageCapacity": true}});
+    assert_eq!(ask(&store, &nodes, &pod("p", "c")), ["", ""], "nobody counts");
+    write(&store, "storage.k8s.io", "csidrivers", driver).await;
+    for (zone, capacity) in
+        [("a", json!({"capacity": "9Gi", "maximumVolumeSize": "4Gi"})), ("b", json!({"capacity": "5Gi"}))]
+    {
+        let mut told = capacity;
+        told["metadata"] = json!({"name": zone, "namespace": "driver"});
+        told["storageClassName"] = "slow".into();
+        told["nodeTopology"] = json!({"matchLabels": {"zone": zone}});
+        write(&store, "storage.k8s.io", "csistoragecapacities", told).await;
+    }
+    assert_eq!(ask(&store, &nodes, &pod("p", "c")), ["node(s) did not have enough free storage", ""]);
+}
+
+async fn bound(labels: Value, modes: Value) -> Store {
+    let store = Store::open(None).expect("a store in memory opens");
+    write(&store, "", "persistentvolumes", json!({"metadata": {"name": "v", "labels": labels}, "spec": {}})).await;
+    let claim = json!({"metadata": {"name": "c", "namespace": "n"}, "spec": {"volumeName": "v", "accessModes": modes}});
+    write(&store, "", "persistentvolumeclaims", claim).await;
+    store
+}
+
+#[tokio::test]
+async fn a_pod_goes_where_the_zone_of_its_volume_is() {
+    let older = "failure-domain.beta.kubernetes.io/zone";
+    let store = bound(json!({older: "a__b"}), json!([])).await;
+    let newer = "topology.kubernetes.io/zone";
+    let nodes = cluster(&[
+        node("1", &json!({older: "b"})),
+        node("2", &json!({newer: "a"})),
+        node("3", &json!({newer: "c"})),
+        node("4", &json!({})),
+    ]);
+    assert_eq!(ask(&store, &nodes, &pod("p", "c")), ["", "", "node(s) had no available volume zone", ""]);
+}
+
+/// Such a claim was looked for on each node alone, so that two pods had it on two nodes.
+#[tokio::test]
+async fn a_claim_for_one_pod_alone_is_taken_on_every_node_until_that_pod_goes() {
+    let store = bound(json!({}), json!(["ReadWriteOncePod"])).await;
+    let mut nodes = cluster(&[node("a", &json!({})), node("b", &json!({}))]);
+    nodes.place(pod("first", "c"), "a");
+    let taken = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+    let second = pod("second", "c");
+    assert_eq!(ask(&store, &nodes, &second), [taken, taken]);
+    let volumes = Volumes::read(&store, &nodes, &second).expect("its claims are there");
+    let mut without = nodes.node("a").expect("it is there").clone();
+    let topology = Topology::count(&store, &nodes, &second, &[]);
+    let said = filter::check(&second, &without, &topology, &volumes).expect("it is taken");
+    assert!(said.resolvable, "the other could go");
+    without.remove("first");
+    assert_eq!(volumes.refusal(&without), None);
+    assert_eq!(volumes.refusal(nodes.node("b").expect("it is there")), Some((taken, true)));
+}
