@@ -100,6 +100,16 @@ impl LabelSelector {
         LabelSelector(Some(labels.iter().filter_map(|(k, v)| Some(Requirement::equals(k, v.as_str()?))).collect()))
     }
 
+    /// One that everything matches.
+    pub fn everything() -> Self {
+        LabelSelector(Some(Box::default()))
+    }
+
+    /// Requires what another one requires as well.
+    pub fn merge(&mut self, other: &LabelSelector) {
+        self.and(other.0.iter().flatten().cloned().collect());
+    }
+
     /// Requires more.
     pub fn and(&mut self, more: Vec<Requirement>) {
         if let Some(all) = self.0.take() {

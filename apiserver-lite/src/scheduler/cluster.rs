@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use super::alike::{Alike, Counts};
 use super::node::{NodeInfo, Offer};
 use super::pod::PodInfo;
+use crate::selectors::LabelSelector;
 use crate::store::ObjectRef;
 
 #[derive(Debug, Default)]
@@ -12,6 +14,7 @@ pub struct Cluster {
     nodes: BTreeMap<Box<str>, NodeInfo>,
     /// Node of each pod that has one, by the pod's uid.
     placed: HashMap<Box<str>, Box<str>>,
+    alike: Alike,
 }
 
 impl Cluster {
@@ -26,6 +29,12 @@ impl Cluster {
 
     pub fn pod(&self, uid: &str) -> Option<&Arc<PodInfo>> {
         self.nodes.get(self.placed.get(uid)?)?.pods.get(uid)
+    }
+
+    /// How many pods of a namespace each node has that a selector fits.
+    pub fn alike(&mut self, namespace: &str, selector: &LabelSelector) -> Counts {
+        let pods = self.nodes.iter().flat_map(|(name, node)| node.pods.values().map(|pod| (&**name, pod)));
+        self.alike.counts(namespace, selector, pods)
     }
 
     /// Takes in a node; whether it now offers something else than before.
@@ -52,6 +61,10 @@ impl Cluster {
         if self.placed.get(&pod.object.keys.uid).is_some_and(|at| **at != *node) {
             self.remove_pod(&pod.object.keys.uid);
         }
+        if let Some(older) = self.pod(&pod.object.keys.uid).cloned() {
+            self.alike.change(node, &older, -1);
+        }
+        self.alike.change(node, &pod, 1);
         self.placed.insert(pod.object.keys.uid.clone(), node.into());
         self.nodes.entry(node.into()).or_default().add(pod);
     }
@@ -60,7 +73,9 @@ impl Cluster {
     pub fn remove_pod(&mut self, uid: &str) -> bool {
         let Some(name) = self.placed.remove(uid) else { return false };
         if let Some(node) = self.nodes.get_mut(&name) {
-            node.remove(uid);
+            if let Some(pod) = node.remove(uid) {
+                self.alike.change(&name, &pod, -1);
+            }
         }
         self.drop_empty(&name);
         true

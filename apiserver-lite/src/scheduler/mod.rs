@@ -8,6 +8,7 @@
 //! Limits: no extenders, one profile (`default-scheduler`); no pod goes to make devices free ([`devices`] has the others
 //! of dynamic resource allocation).
 
+mod alike;
 mod claims;
 mod cluster;
 mod conditions;
@@ -22,6 +23,7 @@ mod resources;
 mod score;
 mod search;
 mod shares;
+mod spreading;
 mod topology;
 mod volumes;
 
@@ -35,6 +37,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use self::alike::Counts;
 use self::claims::{Claims, Reservation, UnderWay};
 use self::cluster::Cluster;
 pub use self::devices::Features;
@@ -45,6 +48,7 @@ pub use self::pod::{Taint, Toleration, fits_node, tolerations};
 use self::preempt::Preemption;
 use self::queue::SchedulingQueue;
 pub(crate) use self::resources::requested;
+use self::spreading::Likeness;
 use self::topology::Topology;
 use self::volumes::Volumes;
 use crate::client::Client;
@@ -52,6 +56,7 @@ use crate::components::Pulse;
 use crate::controllers::events::{Recorder, Report, Reporter};
 use crate::controllers::feed::{Change, Feed};
 use crate::controllers::pods::{PodDigest, is_terminal};
+use crate::selectors::LabelSelector;
 use crate::status::ApiError;
 use crate::store::{ObjectRef, ResourceId};
 use crate::write::DeleteOptions;
@@ -93,6 +98,8 @@ struct Scheduler {
     queue: SchedulingQueue,
     /// Pods that others were removed for, and the node they wait for.
     nominated: HashMap<Box<str>, Box<str>>,
+    /// What makes pods alike that are spread without saying so.
+    likeness: Likeness,
     /// Devices that bindings under way take.
     devices: UnderWay,
     outcomes: mpsc::Sender<Outcome>,
@@ -104,6 +111,7 @@ struct Scheduler {
 /// The feed's resources.
 const PODS: usize = 0;
 const NODES: usize = 1;
+const SERVICES: usize = 12;
 
 /// Writes where a pod is expected, or that it is expected nowhere any more. It goes on without when that cannot be
 /// written.
@@ -137,6 +145,7 @@ impl Scheduler {
             cluster: Cluster::default(),
             queue: SchedulingQueue::default(),
             nominated: HashMap::new(),
+            likeness: Likeness::default(),
             devices: UnderWay::default(),
             outcomes,
             outcomes_in,
@@ -146,7 +155,7 @@ impl Scheduler {
 
     /// Works until events are lost.
     async fn follow(mut self, pulse: Arc<Pulse>) {
-        let resources: [ResourceId; 12] = [
+        let resources: [ResourceId; 13] = [
             "pods".into(),
             "nodes".into(),
             "persistentvolumeclaims".into(),
@@ -159,6 +168,7 @@ impl Scheduler {
             "deviceclasses.resource.k8s.io".into(),
             "csidrivers.storage.k8s.io".into(),
             "csistoragecapacities.storage.k8s.io".into(),
+            "services".into(),
         ];
         let store = self.client.store().clone();
         let mut feed = Feed::open(&store, &resources);
@@ -204,6 +214,12 @@ impl Scheduler {
                 if self.cluster.set_node(change.object) {
                     self.queue.awaken_all(|_| true);
                 }
+            }
+            // Only where a pod had better go, not whether it can.
+            SERVICES => {
+                let object = change.object;
+                let selector = || LabelSelector::from_map(&object.without_owners()["spec"]["selector"]);
+                self.likeness.set_service(&object.key, (!change.deleted()).then(selector));
             }
             // A namespace's labels matter to terms that select namespaces, volumes to pods with claims.
             5 => self.queue.awaken_all(|pod| !pod.affinity.is_empty() || !pod.anti_affinity.is_empty()),
@@ -270,6 +286,7 @@ impl Scheduler {
         if total == 0 {
             return self.give_up(pod, "no nodes available to schedule pods".into(), None);
         }
+        let alike = self.alike(pod, total);
         let store = self.client.store();
         let nowhere = |reason: &str| {
             let not_helpful = unavailable(total, (0..total).map(|_| NOT_HELPFUL.into()));
@@ -307,8 +324,12 @@ impl Scheduler {
         let promised = self.nominated.get(uid).and_then(|name| fitting.iter().find(|n| *n.name() == **name));
         let chosen = match promised {
             Some(node) => Some(node.name().to_owned()),
-            None => best(pod, &fitting, &topology),
+            None => best(pod, &fitting, &topology, |fitting| {
+                alike.as_ref().map(|alike| spreading::crowding(pod, &self.cluster, fitting, alike))
+            }),
         };
+        // What is kept of it changes with the pod's place.
+        drop(alike);
         if let Some(node) = chosen {
             let devices = found.remove(&*node).unwrap_or_default();
             let at = self.cluster.node(&node);
@@ -336,6 +357,15 @@ impl Scheduler {
                 }
             }
         }
+    }
+
+    /// How many pods like this one each node has; None where it says itself how it is to be spread, or there is no choice.
+    fn alike(&mut self, pod: &PodInfo, nodes: usize) -> Option<Counts> {
+        if nodes < 2 || !pod.spread.is_empty() {
+            return None;
+        }
+        let selector = self.likeness.of(self.client.store(), pod)?;
+        Some(self.cluster.alike(&pod.object.key.namespace, &selector))
     }
 
     /// Checks a node, first with the pods that it is promised to, then as it is.
@@ -497,12 +527,17 @@ fn report(warning: bool, reason: &'static str, action: &'static str, message: St
     Report { reporter: Reporter::Scheduler, warning, reason, action, message }
 }
 
-/// One of the best nodes, by chance where several are equally good.
-fn best(pod: &PodInfo, fitting: &[&NodeInfo], topology: &Topology<'_>) -> Option<String> {
+/// One of the best nodes, by chance where several are equally good; `crowding` tells how crowded they are.
+fn best(
+    pod: &PodInfo,
+    fitting: &[&NodeInfo],
+    topology: &Topology<'_>,
+    crowding: impl FnOnce(&[&NodeInfo]) -> Option<Vec<i64>>,
+) -> Option<String> {
     if fitting.len() <= 1 {
         return fitting.first().map(|n| n.name().to_owned());
     }
-    let scores = score::scores(pod, fitting, topology);
+    let scores = score::scores(pod, fitting, topology, crowding(fitting).as_deref());
     let highest = scores.iter().max()?;
     let best: Vec<&&NodeInfo> = fitting.iter().zip(&scores).filter(|(_, s)| *s == highest).map(|(n, _)| n).collect();
     let at = (crate::random::fraction() * best.len() as f64) as usize;

@@ -10,8 +10,9 @@ const BEST: i64 = 100;
 const SMALL_IMAGE: i64 = 23 << 20;
 const LARGE_IMAGE: i64 = 1000 << 20;
 
-/// The total score of each node.
-pub fn scores(pod: &PodInfo, nodes: &[&NodeInfo], topology: &Topology<'_>) -> Vec<i64> {
+/// The total score of each node; `crowded` is how crowded each is with pods like this one, where it says nothing itself of
+/// how they are to be spread.
+pub fn scores(pod: &PodInfo, nodes: &[&NodeInfo], topology: &Topology<'_>, crowded: Option<&[i64]>) -> Vec<i64> {
     let mut totals = vec![0; nodes.len()];
     let mut add = |weight: i64, scores: Vec<i64>| {
         totals.iter_mut().zip(scores).for_each(|(total, score)| *total += weight * score);
@@ -34,6 +35,9 @@ pub fn scores(pod: &PodInfo, nodes: &[&NodeInfo], topology: &Topology<'_>) -> Ve
     }
     if pod.spread.iter().any(|c| !c.required) {
         add(2, spread(&nodes.iter().map(|n| topology.crowding(pod, n)).collect::<Vec<_>>()));
+    }
+    if let Some(crowded) = crowded {
+        add(2, spread(&crowded.iter().map(|c| Some(*c as f64)).collect::<Vec<_>>()));
     }
     if topology.has_preferences() {
         add(2, between(&nodes.iter().map(|n| topology.preference(n)).collect::<Vec<_>>()));

@@ -154,7 +154,7 @@ async fn the_emptier_node_is_better() {
     let store = Store::open(None).expect("a store in memory opens");
     let topology = Topology::count(&store, &cluster, &pod, &[]);
     let nodes: Vec<&NodeInfo> = cluster.nodes().collect();
-    assert_eq!(best(&pod, &nodes, &topology).as_deref(), Some("b"));
+    assert_eq!(best(&pod, &nodes, &topology, |_| None).as_deref(), Some("b"));
 }
 
 #[tokio::test]
