@@ -390,13 +390,23 @@ impl Binder {
         }
         let text = |key: &str| reference[key].as_str().unwrap_or_default();
         let claim = self.client.get(CLAIMS, text("namespace"), text("name")).filter(|c| *c.keys.uid == *uid);
-        match claim {
-            Some(claim) if claim.value()["spec"]["volumeName"] == name => {
-                self.set_phase(&volume, "Bound", "").await.map(|_| ())
-            }
+        let Some(claim) = claim else { return self.reclaim(&volume, &value).await };
+        match claim.value()["spec"]["volumeName"].as_str().unwrap_or_default() {
             // Bound in one direction: the claim's turn makes it whole.
-            Some(_) => Ok(()),
-            None => self.reclaim(&volume, &value).await,
+            "" => Ok(()),
+            own if own == name => self.set_phase(&volume, "Bound", "").await.map(|_| ()),
+            // It was made for a claim that got another one.
+            _ if fit::is_made_to_go(&value) => self.reclaim(&volume, &value).await,
+            _ => {
+                let written = self.client.update(VOLUMES, "", name, |now| {
+                    match now["spec"]["claimRef"]["uid"] == *claim.keys.uid {
+                        true => fit::unbind(now),
+                        false => return Err(unchanged()),
+                    }
+                    Ok(())
+                });
+                done(written.await.map(|_| ())).map(|_| ())
+            }
         }
     }
 

@@ -80,12 +80,32 @@ pub(super) fn reclaim_failure(name: &str, volume: &Value) -> Option<(&'static st
     }
 }
 
+/// Whether a volume was made on demand and goes when nobody needs it.
+pub(super) fn is_made_to_go(volume: &Value) -> bool {
+    !volume["metadata"]["annotations"][PROVISIONED_BY].is_null()
+        && volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
+}
+
+/// Takes a volume back from a claim that has another one; a user who chose the claim still means that name.
+pub(super) fn unbind(volume: &mut Value) {
+    let chosen = !volume["metadata"]["annotations"][super::BY_CONTROLLER].is_null();
+    let remove = |place: &mut Value, key: &str| drop(place.as_object_mut().and_then(|map| map.remove(key)));
+    if !chosen {
+        return remove(&mut volume["spec"]["claimRef"], "uid");
+    }
+    remove(&mut volume["spec"], "claimRef");
+    remove(&mut volume["metadata"]["annotations"], super::BY_CONTROLLER);
+    if volume["metadata"]["annotations"].as_object().is_some_and(|map| map.is_empty()) {
+        remove(&mut volume["metadata"], "annotations");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controllers::volumes::suits;
+    use crate::controllers::volumes::{BY_CONTROLLER, suits};
     use crate::store::Key;
 
     fn volume(spec: Value) -> (ObjectRef, Value) {
@@ -130,6 +150,21 @@ mod tests {
         let (object, value) = volume(spec);
         assert!(suits(&object, &value, &claim(&json!({}))), "its class does not matter");
         assert!(!suits(&object, &value, &claim(&json!({"resources": {"requests": {"storage": "2Gi"}}}))));
+    }
+
+    #[test]
+    fn a_volume_is_taken_back_from_a_claim_that_has_another_one() {
+        let reference = json!({"name": "c", "uid": "u"});
+        let mut by_us = json!({"metadata": {"annotations": {BY_CONTROLLER: "yes"}},
+            "spec": {"claimRef": reference}});
+        unbind(&mut by_us);
+        assert_eq!(by_us, json!({"metadata": {}, "spec": {}}));
+        let mut by_user = json!({"metadata": {}, "spec": {"claimRef": reference}});
+        unbind(&mut by_user);
+        assert_eq!(by_user["spec"]["claimRef"], json!({"name": "c"}));
+        let made = json!({"metadata": {"annotations": {PROVISIONED_BY: "d"}},
+            "spec": {"persistentVolumeReclaimPolicy": "Delete"}});
+        assert!(is_made_to_go(&made) && !is_made_to_go(&by_user));
     }
 
     #[test]
