@@ -86,76 +86,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     let store = Store::open_keeping(Some(config.args.data_dir.join("store")), config.past)?;
     let pki = ensure_pki(&config)?;
     let tls = tls(&config, &pki)?;
-    let advertised = SocketAddr::new(config.advertised(), config.args.secure_port).to_string();
-    let structured = structured(&config)?;
-    let server = Arc::new(ApiServer {
-        authenticator: Authenticator::new(AuthenticatorOptions {
-            anonymous: config.args.anonymous_auth,
-            tokens,
-            bootstrap_tokens: config.args.enable_bootstrap_token_auth,
-            accounts: Some(accounts(&config, &pki, store.clone())?),
-            clients: Some(clients(&config, &pki)?),
-            certificate_uids: config.gates.enabled("AllowParsingUserUIDFromCertAuth"),
-            front_proxy: Some(front_proxy(&config, &pki)?),
-            webhook: token_webhook(&config)?,
-            structured: structured.clone(),
-        }),
-        authorizer: Authorizer::new(config.authorization.clone(), store.clone(), &config.gates)
-            .with_webhook(access_webhook(&config)?)
-            .with_chain(chain(&config)?),
-        impersonation: Impersonation::new(config.gates.enabled("ConstrainedImpersonation")),
-        admission: crate::config::admission(&config.args).map_err(|e| setting("enable-admission-plugins", e))?,
-        gated: crate::write::Gated::new(&config.gates),
-        limits: Limits::new(
-            config.args.max_requests_inflight,
-            config.args.max_mutating_requests_inflight,
-            config.request_timeout,
-        ),
-        flow: flow(&config, &store),
-        shutdown: Shutdown::default(),
-        quiet: Arc::default(),
-        kubelets: kubelets(&config, &pki)?,
-        resources: Resources::chosen(&config.runtime, &config.gates),
-        services: ServiceAllocator::new(config.service_cidrs.clone(), config.node_ports).by(rules(&config)),
-        config: ServerConfig {
-            keys_url: match &config.args.service_account_jwks_uri {
-                Some(url) => url.clone(),
-                None => format!("https://{advertised}{}", crate::openid::KEYS),
-            },
-            advertised,
-            cbor: config.gates.enabled("CBORServingAndStorage"),
-            sharded: config.gates.enabled("ShardedListAndWatch"),
-            merges_spread: ["MatchLabelKeysInPodTopologySpread", "MatchLabelKeysInPodTopologySpreadSelectorMerge"]
-                .iter()
-                .all(|gate| config.gates.enabled(gate)),
-            granular_claims: config.gates.enabled("DRAResourceClaimGranularStatusAuthorization"),
-            resizes_pods: config.gates.enabled("InPlacePodLevelResourcesVerticalScaling"),
-            compresses: config.gates.enabled("APIResponseCompression"),
-            nodes_declare_features: config.gates.enabled("NodeDeclaredFeatures"),
-            rules: rules(&config),
-            connects_by_create: config.gates.enabled("AuthorizePodWebsocketUpgradeCreatePermission"),
-            checks_account_uid: config.gates.enabled("TokenRequestServiceAccountUIDValidation"),
-            restricts_audiences: config.gates.enabled("ServiceAccountNodeAudienceRestriction"),
-            clears_nomination: config.gates.enabled("ClearingNominatedNodeNameAfterBinding"),
-            splits_logs: config.gates.enabled("PodLogsQuerySplitStreams"),
-            min_watch: Duration::from_secs(config.args.min_request_timeout),
-            flags: vec![
-                ("anonymous-auth", config.args.anonymous_auth.to_string()),
-                ("authorization-mode", config.args.authorization_mode.join(",")),
-                ("bind-address", config.args.bind_address.to_string()),
-                ("data-dir", config.args.data_dir.display().to_string()),
-                ("secure-port", config.args.secure_port.to_string()),
-                ("service-cluster-ip-range", config.args.service_cluster_ip_range.join(",")),
-                ("service-node-port-range", config.args.service_node_port_range.clone()),
-            ],
-        },
-        metrics: crate::metrics::Metrics::default(),
-        audit: auditor(&config)?,
-        aggregated: aggregated(&config, &pki),
-        components: Default::default(),
-        documents: Default::default(),
-        store,
-    });
+    let server = assemble(&config, &pki, store, tokens)?;
     crate::status_pages::start();
     crate::watchdog::start(&server.store);
     tokio::spawn(server.quiet.clone().keep(server.store.subscribe_revision()));
@@ -193,6 +124,80 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
         tracing::error!(%error, "the listener failed; this is a bug");
     }
     Ok(())
+}
+
+/// The server as the configuration says, with nothing running yet.
+fn assemble(config: &Config, pki: &Pki, store: Store, tokens: TokenFile) -> Result<Arc<ApiServer>, ServeError> {
+    let advertised = SocketAddr::new(config.advertised(), config.args.secure_port).to_string();
+    let structured = structured(config)?;
+    Ok(Arc::new(ApiServer {
+        authenticator: Authenticator::new(AuthenticatorOptions {
+            anonymous: config.args.anonymous_auth,
+            tokens,
+            bootstrap_tokens: config.args.enable_bootstrap_token_auth,
+            accounts: Some(accounts(config, pki, store.clone())?),
+            clients: Some(clients(config, pki)?),
+            certificate_uids: config.gates.enabled("AllowParsingUserUIDFromCertAuth"),
+            front_proxy: Some(front_proxy(config, pki)?),
+            webhook: token_webhook(config)?,
+            structured: structured.clone(),
+        }),
+        authorizer: Authorizer::new(config.authorization.clone(), store.clone(), &config.gates)
+            .with_webhook(access_webhook(config)?)
+            .with_chain(chain(config)?),
+        impersonation: Impersonation::new(config.gates.enabled("ConstrainedImpersonation")),
+        admission: crate::config::admission(&config.args).map_err(|e| setting("enable-admission-plugins", e))?,
+        gated: crate::write::Gated::new(&config.gates),
+        limits: Limits::new(
+            config.args.max_requests_inflight,
+            config.args.max_mutating_requests_inflight,
+            config.request_timeout,
+        ),
+        flow: flow(config, &store),
+        shutdown: Shutdown::default(),
+        quiet: Arc::default(),
+        kubelets: kubelets(config, pki)?,
+        resources: Resources::chosen(&config.runtime, &config.gates),
+        services: ServiceAllocator::new(config.service_cidrs.clone(), config.node_ports).by(rules(config)),
+        config: ServerConfig {
+            keys_url: match &config.args.service_account_jwks_uri {
+                Some(url) => url.clone(),
+                None => format!("https://{advertised}{}", crate::openid::KEYS),
+            },
+            advertised,
+            cbor: config.gates.enabled("CBORServingAndStorage"),
+            sharded: config.gates.enabled("ShardedListAndWatch"),
+            merges_spread: ["MatchLabelKeysInPodTopologySpread", "MatchLabelKeysInPodTopologySpreadSelectorMerge"]
+                .iter()
+                .all(|gate| config.gates.enabled(gate)),
+            granular_claims: config.gates.enabled("DRAResourceClaimGranularStatusAuthorization"),
+            resizes_pods: config.gates.enabled("InPlacePodLevelResourcesVerticalScaling"),
+            compresses: config.gates.enabled("APIResponseCompression"),
+            nodes_declare_features: config.gates.enabled("NodeDeclaredFeatures"),
+            rules: rules(config),
+            connects_by_create: config.gates.enabled("AuthorizePodWebsocketUpgradeCreatePermission"),
+            checks_account_uid: config.gates.enabled("TokenRequestServiceAccountUIDValidation"),
+            restricts_audiences: config.gates.enabled("ServiceAccountNodeAudienceRestriction"),
+            clears_nomination: config.gates.enabled("ClearingNominatedNodeNameAfterBinding"),
+            splits_logs: config.gates.enabled("PodLogsQuerySplitStreams"),
+            min_watch: Duration::from_secs(config.args.min_request_timeout),
+            flags: vec![
+                ("anonymous-auth", config.args.anonymous_auth.to_string()),
+                ("authorization-mode", config.args.authorization_mode.join(",")),
+                ("bind-address", config.args.bind_address.to_string()),
+                ("data-dir", config.args.data_dir.display().to_string()),
+                ("secure-port", config.args.secure_port.to_string()),
+                ("service-cluster-ip-range", config.args.service_cluster_ip_range.join(",")),
+                ("service-node-port-range", config.args.service_node_port_range.clone()),
+            ],
+        },
+        metrics: crate::metrics::Metrics::default(),
+        audit: auditor(config)?,
+        aggregated: aggregated(config, pki),
+        components: Default::default(),
+        documents: Default::default(),
+        store,
+    }))
 }
 
 /// What feature gates make of the rules for objects.
@@ -436,5 +441,32 @@ pub fn write_kubeconfig(args: &crate::config::KubeconfigArgs) -> Result<Option<S
     match &args.out {
         Some(path) => pki::write_private(path, &text).map(|()| None),
         None => Ok(Some(text)),
+    }
+}
+
+#[cfg(test)]
+pub mod testing {
+    use super::*;
+
+    /// A server with nothing in its memory but a namespace `default`; it listens nowhere and nothing else runs.
+    pub async fn server() -> Arc<ApiServer> {
+        use clap::Parser as _;
+
+        let folder = std::env::temp_dir().join(format!("server-{}", crate::random::uuid()));
+        let place = folder.to_string_lossy().into_owned();
+        let given = ["apiserver-lite", "serve", "--data-dir", &place, "--disable-admission-plugins", "ServiceAccount"];
+        let crate::config::Command::Serve(args) = crate::config::Cli::parse_from(given).command else {
+            panic!("it serves");
+        };
+        let config = Config::load(*args).expect("the flags are right");
+        pki::private_folder(&folder).expect("a folder");
+        let pki = ensure_pki(&config).expect("keys");
+        let server =
+            assemble(&config, &pki, Store::open(None).expect("memory opens"), TokenFile::default()).expect("a server");
+        std::fs::remove_dir_all(&folder).expect("the folder goes");
+        let client = crate::client::Client::new(server.clone(), "system:apiserver", "test");
+        let namespace = serde_json::json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}});
+        client.create("namespaces", "", namespace).await.expect("a namespace");
+        server
     }
 }
