@@ -54,7 +54,7 @@ enum Match {
 fn rule_matches(rule: &Value, pod: &Value) -> Option<Match> {
     let exit = &rule["onExitCodes"];
     if exit.is_object() {
-        let statuses = ["initContainerStatuses", "containerStatuses"].into_iter();
+        let statuses = ["containerStatuses", "initContainerStatuses"].into_iter();
         let statuses = statuses.flat_map(|list| pod["status"][list].as_array().into_iter().flatten());
         for status in statuses {
             let wanted = exit["containerName"].as_str();
@@ -94,5 +94,13 @@ mod tests {
         assert!(rule_matches(&exit("NotIn", json!([1])), &pod).is_some());
         let disrupted = json!({"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]});
         assert!(rule_matches(&disrupted, &pod).is_some());
+    }
+    /// Of two containers that fit, the message named the one for initialization.
+    #[test]
+    fn containers_are_looked_at_before_those_for_initialization() {
+        let status = |name: &str| json!([{"name": name, "state": {"terminated": {"exitCode": 42}}}]);
+        let pod = json!({"status": {"initContainerStatuses": status("init"), "containerStatuses": status("main")}});
+        let found = rule_matches(&json!({"onExitCodes": {"operator": "In", "values": [42]}}), &pod);
+        assert!(matches!(found, Some(Match::Exit { container, .. }) if container == "main"));
     }
 }
