@@ -18,7 +18,7 @@ use super::events::Recorder;
 use super::feed::Change;
 use super::index::{Index, by_owner};
 use super::ownership::{self, JOB};
-use super::pods::{PodDigest, is_active, is_terminal, seconds};
+use super::pods::{PodDigest, condition, is_active, is_terminal, seconds};
 use super::queue::Queue;
 use super::runner::Controller;
 use crate::client::{Client, unchanged};
@@ -37,10 +37,31 @@ const LONGEST_BACKOFF: i64 = 600;
 
 /// When a pod ended, in seconds since 1970.
 fn ended(pod: &ObjectRef) -> i64 {
-    let value = pod.without_owners();
-    let statuses = value["status"]["containerStatuses"].as_array().into_iter().flatten();
-    let end = statuses.map(|s| seconds(&s["state"]["terminated"]["finishedAt"])).max().unwrap_or(0);
-    if end == 0 { PodDigest::of(pod).created } else { end }
+    end_of(&pod.without_owners())
+}
+
+/// By the first of these that is told: its last container's end once all have ended, the time when it stopped being
+/// ready, the time when its deletion was asked for, its creation.
+fn end_of(pod: &Value) -> i64 {
+    let list = |part: &Value| part.as_array().cloned().unwrap_or_default();
+    // Sidecars end after the others.
+    let sidecars: Vec<Value> =
+        list(&pod["spec"]["initContainers"]).into_iter().filter(|c| c["restartPolicy"] == "Always").collect();
+    let mut statuses = list(&pod["status"]["containerStatuses"]);
+    let inits = list(&pod["status"]["initContainerStatuses"]);
+    statuses.extend(inits.into_iter().filter(|s| sidecars.iter().any(|c| c["name"] == s["name"])));
+    let ends: Vec<i64> = statuses.iter().map(|s| seconds(&s["state"]["terminated"]["finishedAt"])).collect();
+    if let Some(last) = ends.iter().max().filter(|_| ends.iter().all(|end| *end > 0)) {
+        return *last;
+    }
+    let unready = condition(pod, "Ready").filter(|c| c["status"] == "False");
+    if let Some(since) = unready.map(|c| seconds(&c["lastTransitionTime"])).filter(|since| *since > 0) {
+        return since;
+    }
+    match seconds(&pod["metadata"]["deletionTimestamp"]) {
+        0 => seconds(&pod["metadata"]["creationTimestamp"]),
+        deadline => deadline - pod["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0),
+    }
 }
 
 /// What is left of the wait after so many failures, the last of them at `last`.
@@ -130,7 +151,8 @@ impl Controller for Jobs {
                 None
             }
         };
-        let deadline = view.deadline();
+        // Once the end is decided only its pods are waited for, and they tell of themselves.
+        let deadline = view.deadline().filter(|_| end.is_none());
         self.write(&view, end).await?;
         // Noted in the status now: the pods may go.
         let noted: BTreeSet<Box<str>> =
@@ -203,6 +225,8 @@ impl Jobs {
         if active.len() > wanted {
             super::replicaset::rank(&mut active);
             active.truncate(active.len() - wanted);
+            // Without the finalizer they are not counted: it is no failure of theirs that they end.
+            self.free(&active, |_| true).await?;
             ownership::delete_pods(&self.client, &active).await?;
             for pod in &active {
                 let text = format!("Deleted pod: {}", pod.key.name);
@@ -290,3 +314,6 @@ fn new_pods(view: &View, indexes: impl Iterator<Item = i64>, count: usize) -> Ve
     };
     indexes.map(with_index).collect()
 }
+
+#[cfg(test)]
+mod tests;

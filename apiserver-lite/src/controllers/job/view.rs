@@ -6,7 +6,7 @@ use std::time::Duration;
 use proto::time::Timestamp;
 use serde_json::Value;
 
-use super::super::pods::{PodDigest, condition, is_active, seconds};
+use super::super::pods::{PodDigest, condition, is_active, is_terminal, seconds};
 use super::indexes::{PerIndex, index_of, parse_indexes};
 use super::policy::{self, Action, Rule};
 use super::{FINALIZER, backoff_after, ended};
@@ -67,11 +67,7 @@ impl View {
             pods,
         };
         let needed = view.count_per_index();
-        let held: HashMap<Box<str>, bool> = view
-            .pods
-            .iter()
-            .map(|p| (p.keys.uid.clone(), PodDigest::of(p).finalizers.iter().any(|f| **f == *FINALIZER)))
-            .collect();
+        let held: HashMap<Box<str>, bool> = view.pods.iter().map(|p| (p.keys.uid.clone(), holds(p))).collect();
         let noted = |key: &str| -> Vec<Box<str>> {
             let list = view.value["status"]["uncountedTerminatedPods"][key].as_array().into_iter().flatten();
             list.filter_map(Value::as_str).map(Into::into).collect()
@@ -148,6 +144,8 @@ impl View {
                 "Succeeded" => false,
                 _ => pod.keys.deleting && !self.replaces_late(),
             };
+            // Counted already, and carried on by another pod; or deleted by the job itself.
+            let is_failed = is_failed && holds(pod);
             let is_open = |i: &i64| self.completions().is_none_or(|c| *i < c) && !self.completed_indexes.contains(i);
             if let Some(index) = index_of(pod).filter(|i| is_failed && is_open(i)) {
                 per_index.failure(index, pod, policy::of(&self.value, pod).as_ref());
@@ -284,16 +282,62 @@ impl View {
         None
     }
 
-    /// How long the last failures make the next pod wait.
+    /// How long the failures since the last success make the next pod wait.
     pub fn backoff(&self) -> Option<Duration> {
-        let failed = self.pods.iter().filter(|p| p.field("status.phase") == "Failed");
-        let times = failed.map(ended);
-        let last = times.max()?;
-        // A success in between clears the record.
-        let succeeded = self.pods.iter().filter(|p| p.field("status.phase") == "Succeeded");
-        if succeeded.map(|p| PodDigest::of(p).started).max().is_some_and(|t| t > last) {
-            return None;
-        }
-        backoff_after(last, self.all_failed(), Timestamp::now().seconds)
+        let ends = |phase: &'static str| {
+            let of_phase = move |p: &&ObjectRef| p.field("status.phase") == phase;
+            // One that is deleted before its end fails; one that the job deleted itself has no finalizer any more.
+            let gives_up = |p: &&ObjectRef| {
+                phase == "Failed" && p.keys.deleting && !is_terminal(p) && !self.replaces_late() && holds(p)
+            };
+            self.pods.iter().filter(move |p| of_phase(p) || gives_up(p)).map(ended).collect::<Vec<i64>>()
+        };
+        let failures = Failures::since(&ends("Succeeded"), &ends("Failed"));
+        let failures = match self.all_succeeded() {
+            // Those that were removed since are known by their number only.
+            0 => Failures { count: failures.count.max(self.all_failed()), ..failures },
+            _ => failures,
+        };
+        backoff_after(failures.last?, failures.count, Timestamp::now().seconds)
+    }
+}
+
+/// Whether the job still has to count a pod.
+fn holds(pod: &ObjectRef) -> bool {
+    PodDigest::of(pod).finalizers.iter().any(|f| **f == *FINALIZER)
+}
+
+/// How often pods failed after the last success, and when the last time.
+#[derive(Debug, PartialEq)]
+struct Failures {
+    count: i64,
+    /// Seconds since 1970.
+    last: Option<i64>,
+}
+
+impl Failures {
+    /// Of the times when pods ended.
+    fn since(succeeded: &[i64], failed: &[i64]) -> Self {
+        let success = succeeded.iter().max();
+        let counts = failed.iter().filter(|end| success.is_none_or(|success| *end > success));
+        let count = i64::try_from(counts.clone().count()).unwrap_or(i64::MAX);
+        Failures { count, last: counts.max().copied() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The wait doubled with every failure that the job ever had, however many pods succeeded in between.
+    #[test]
+    fn a_success_makes_earlier_failures_forgotten() {
+        let since = |succeeded: &[i64], failed: &[i64]| {
+            let failures = Failures::since(succeeded, failed);
+            (failures.count, failures.last)
+        };
+        assert_eq!(since(&[], &[5, 9, 7]), (3, Some(9)));
+        assert_eq!(since(&[8, 2], &[5, 9, 7]), (1, Some(9)));
+        assert_eq!(since(&[9], &[5, 9, 7]), (0, None));
     }
 }

@@ -1,0 +1,116 @@
+//! Jobs against a server in memory.
+
+use std::sync::Arc;
+
+use proto::time::Timestamp;
+use serde_json::json;
+
+use super::super::feed::Feed;
+use super::*;
+use crate::server::ApiServer;
+
+struct Trial {
+    client: Client,
+    jobs: Jobs,
+    feed: Feed,
+    queue: Queue<Key>,
+}
+
+impl Trial {
+    /// A job with one pod at a time, and one look at it.
+    async fn begin(server: Arc<ApiServer>, mut spec: Value) -> Self {
+        let client = Client::new(server.clone(), "system:kube-controller-manager", "test");
+        let jobs = Jobs::new(client.clone(), Recorder::start(client.clone()));
+        let feed = Feed::open(&server.store, &jobs.watched());
+        let containers = json!([{"name": "c", "image": "i"}]);
+        spec["template"] = json!({"spec": {"restartPolicy": "Never", "containers": containers}});
+        let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": spec});
+        client.create(JOB.resource, "default", job).await.expect("a job");
+        let mut trial = Trial { client, jobs, feed, queue: Queue::default() };
+        trial.look().await;
+        trial
+    }
+
+    async fn look(&mut self) -> Option<Duration> {
+        self.feed.drain(|change| self.jobs.observe(change, &mut self.queue)).expect("in time");
+        self.jobs.sync(&Key::new("default", "j")).await.expect("it goes")
+    }
+
+    fn status(&self) -> Value {
+        self.client.get(JOB.resource, "default", "j").expect("the job").value()["status"].clone()
+    }
+
+    fn pods(&self) -> Vec<ObjectRef> {
+        self.client.store().snapshot(&"pods".into()).range(None, None).cloned().collect()
+    }
+
+    async fn change(&self, change: impl Fn(&mut Value) + Send + Sync) {
+        let written = self.client.update(JOB.resource, "default", "j", |job| {
+            change(job);
+            Ok(())
+        });
+        written.await.expect("written");
+    }
+
+    /// Its node has all pods: then they do not go at once when they are deleted.
+    async fn start_pods(&self) {
+        for pod in self.pods() {
+            let bound = self.client.update_status("pods", "default", &pod.key.name, |pod| {
+                pod["status"]["phase"] = "Running".into();
+                pod["status"]["startTime"] = Timestamp::now().to_seconds_text().into();
+                Ok(())
+            });
+            bound.await.expect("runs");
+            self.client.bind(&pod, "n").await.expect("bound");
+        }
+    }
+}
+
+/// A job that was suspended counted the pods that it deleted itself as failed, and ended with BackoffLimitExceeded.
+#[tokio::test]
+async fn pods_that_a_job_deletes_itself_are_no_failures() {
+    let server = crate::serve::testing::server().await;
+    let spec = json!({"parallelism": 2, "completions": 2, "backoffLimit": 0});
+    let mut trial = Trial::begin(server, spec).await;
+    trial.start_pods().await;
+    trial.look().await;
+    assert_eq!(trial.status()["active"].as_i64(), Some(2));
+    trial.change(|job| job["spec"]["suspend"] = true.into()).await;
+    for _ in 0..3 {
+        trial.look().await;
+    }
+    let pods = trial.pods();
+    assert!(pods.iter().all(|p| p.keys.deleting && PodDigest::of(p).finalizers.is_empty()), "{pods:?}");
+    let status = trial.status();
+    assert!(status["failed"].is_null() && status["uncountedTerminatedPods"] == json!({}), "{status}");
+    assert_eq!(status["conditions"][0]["type"], "Suspended");
+}
+
+/// While the pods of a job past its deadline ended, it was looked at over and over without any wait.
+#[tokio::test]
+async fn a_job_past_its_deadline_waits_for_its_pods() {
+    let server = crate::serve::testing::server().await;
+    let mut trial = Trial::begin(server, json!({"activeDeadlineSeconds": 0})).await;
+    trial.start_pods().await;
+    for _ in 0..2 {
+        assert_eq!(trial.look().await, None);
+    }
+    assert!(trial.pods().iter().all(|p| p.keys.deleting) && !trial.pods().is_empty());
+}
+
+#[test]
+fn a_pod_without_containers_ended_when_it_stopped_being_ready() {
+    let mut pod = json!({"metadata": {"creationTimestamp": "1970-01-01T00:00:10Z"}});
+    assert_eq!(end_of(&pod), 10);
+    pod["metadata"]["deletionTimestamp"] = "1970-01-01T00:01:00Z".into();
+    pod["metadata"]["deletionGracePeriodSeconds"] = 30.into();
+    assert_eq!(end_of(&pod), 30);
+    pod["status"]["conditions"] =
+        json!([{"type": "Ready", "status": "False", "lastTransitionTime": "1970-01-01T00:00:20Z"}]);
+    assert_eq!(end_of(&pod), 20);
+    let ended = |at: &str| json!({"state": {"terminated": {"exitCode": 1, "finishedAt": at}}});
+    pod["status"]["containerStatuses"] = json!([ended("1970-01-01T00:00:15Z"), {"state": {"running": {}}}]);
+    assert_eq!(end_of(&pod), 20);
+    pod["status"]["containerStatuses"] = json!([ended("1970-01-01T00:00:15Z"), ended("1970-01-01T00:00:12Z")]);
+    assert_eq!(end_of(&pod), 15);
+}
