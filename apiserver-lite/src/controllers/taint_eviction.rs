@@ -1,18 +1,22 @@
 //! `taint-eviction-controller`: pods leave nodes with NoExecute taints that they do not tolerate, or no longer.
+//!
+//! How long a pod tolerates a taint counts from when the two are first seen together, whenever the taint was added; what
+//! is decided then stays while it is tainted, as upstream's queue of evictions keeps it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::time::Timestamp;
+use tokio::time::Instant;
 
 use super::events::Recorder;
 use super::feed::Change;
 use super::index::{Index, by_node};
-use super::pods::{is_terminal, seconds};
+use super::pods::is_terminal;
 use super::queue::Queue;
 use super::runner::Controller;
 use crate::client::Client;
-use crate::scheduler::{Taint, set_condition, tolerations};
+use crate::scheduler::{Taint, Toleration, set_condition, tolerations};
 use crate::status::Result;
 use crate::store::{Key, ObjectRef, ResourceId};
 use crate::write::DeleteOptions;
@@ -21,20 +25,54 @@ pub struct TaintEviction {
     client: Client,
     recorder: Recorder,
     pods: Index,
+    /// When pods have to leave that tolerate what is on their node for a while.
+    leaving: HashMap<Key, Instant>,
 }
 
 impl TaintEviction {
     pub fn new(client: Client, recorder: Recorder) -> Self {
-        TaintEviction { client, recorder, pods: Index::default() }
+        TaintEviction { client, recorder, pods: Index::default(), leaving: HashMap::new() }
+    }
+
+    /// The pod may stay after all, or somebody else deleted it.
+    fn cancel(&mut self, pod: &ObjectRef) {
+        if self.leaving.remove(&pod.key).is_some() {
+            self.say(pod, "Cancelling deletion of");
+        }
+    }
+
+    fn say(&self, pod: &ObjectRef, what: &str) {
+        let text = format!("{what} Pod {}/{}", pod.key.namespace, pod.key.name);
+        self.recorder.say("taint-eviction-controller", ("Pod", "v1", pod), "TaintManagerEviction", text);
     }
 }
 
-/// NoExecute taints of a node, and when each was added. Kept with the node, because every new pod on it asks.
-fn evicting(node: &ObjectRef) -> Arc<[(Taint, i64)]> {
-    node.digest(|value| -> Arc<[(Taint, i64)]> {
+/// What a pod says of taints.
+#[derive(Debug, PartialEq)]
+enum Stay {
+    /// It does not tolerate one of them.
+    Not,
+    /// Seconds, by the shortest of the tolerations that it has for them.
+    For(u64),
+    Always,
+}
+
+/// The first toleration that fits a taint decides, as upstream.
+fn stay(tolerations: &[Toleration], taints: &[Taint]) -> Stay {
+    let mut shortest: Option<i64> = None;
+    for taint in taints {
+        let Some(toleration) = tolerations.iter().find(|t| t.tolerates(taint)) else { return Stay::Not };
+        shortest = [shortest, toleration.seconds].into_iter().flatten().min();
+    }
+    shortest.map_or(Stay::Always, |seconds| Stay::For(seconds.max(0).unsigned_abs()))
+}
+
+/// NoExecute taints of a node. Kept with the node, because every new pod on it asks.
+fn evicting(node: &ObjectRef) -> Arc<[Taint]> {
+    node.digest(|value| -> Arc<[Taint]> {
         let taints = value["spec"]["taints"].as_array().into_iter().flatten();
         let evicting = taints.filter(|t| t["effect"] == "NoExecute");
-        evicting.map(|t| (Taint::parse(t), seconds(&t["timeAdded"]))).collect()
+        evicting.map(Taint::parse).collect()
     })
 }
 
@@ -51,6 +89,11 @@ impl Controller for TaintEviction {
             self.pods.observe(change, by_node);
             let node = |pod: &ObjectRef| by_node(pod).map(str::to_owned);
             let moved = change.previous.is_none_or(|old| node(old) != node(change.object));
+            if change.deleted() {
+                self.cancel(change.object);
+            }
+            // Tolerations may be added.
+            let moved = moved || self.leaving.contains_key(&change.object.key);
             if !change.deleted() && moved && by_node(change.object).is_some() {
                 queue.add(change.object.key.clone());
             }
@@ -71,25 +114,25 @@ impl Controller for TaintEviction {
         let Some(node) = by_node(&pod).and_then(|n| self.client.get("nodes", "", n)) else { return Ok(None) };
         let taints = evicting(&node);
         if taints.is_empty() {
+            self.cancel(&pod);
             return Ok(None);
         }
-        let tolerations = tolerations(&pod.without_owners()["spec"]);
-        let mut leave_at: Option<i64> = None;
-        for (taint, added) in &*taints {
-            let mut fitting = tolerations.iter().filter(|t| t.tolerates(taint)).peekable();
-            let until = match fitting.peek() {
-                None => Some(0),
-                Some(_) => fitting.filter_map(|t| t.seconds).map(|s| added.saturating_add(s.max(0))).min(),
-            };
-            leave_at = [leave_at, until].into_iter().flatten().min();
+        match stay(&tolerations(&pod.without_owners()["spec"]), &taints) {
+            Stay::Always => {
+                self.cancel(&pod);
+                return Ok(None);
+            }
+            Stay::Not => self.cancel(&pod),
+            Stay::For(seconds) => {
+                let now = Instant::now();
+                let at = now.checked_add(Duration::from_secs(seconds)).unwrap_or_else(|| now + Queue::<Key>::LONG);
+                let left = self.leaving.entry(key.clone()).or_insert(at).saturating_duration_since(now);
+                if !left.is_zero() {
+                    return Ok(Some(left));
+                }
+            }
         }
-        let Some(leave_at) = leave_at else { return Ok(None) };
-        let left = leave_at - Timestamp::now().seconds;
-        if left > 0 {
-            return Ok(Some(Duration::from_secs(left.unsigned_abs())));
-        }
-        let text = format!("Marking for deletion Pod {}/{}", key.namespace, key.name);
-        self.recorder.say("taint-eviction-controller", ("Pod", "v1", &pod), "TaintManagerEviction", text);
+        self.say(&pod, "Marking for deletion");
         let marked = self.client.update_status("pods", &key.namespace, &key.name, |value| {
             let generation = value["metadata"]["generation"].clone();
             let why = "Taint manager: deleting due to NoExecute taint";
@@ -101,6 +144,67 @@ impl Controller for TaintEviction {
             _ => {}
         }
         self.client.delete_object("pods", &pod, DeleteOptions::default()).await?;
+        self.leaving.remove(key);
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::feed::Feed;
+    use super::*;
+
+    #[test]
+    fn the_first_fitting_toleration_of_each_taint_counts() {
+        let taint = |key: &str| Taint::parse(&json!({"key": key, "effect": "NoExecute"}));
+        let spec = json!({"tolerations": [
+            {"key": "a", "operator": "Exists", "tolerationSeconds": 60},
+            {"key": "b", "operator": "Exists", "tolerationSeconds": 30},
+            {"key": "a", "operator": "Exists", "tolerationSeconds": 10},
+            {"key": "c", "operator": "Exists"}]});
+        let stay = |keys: &[&str]| stay(&tolerations(&spec), &keys.iter().map(|k| taint(k)).collect::<Vec<_>>());
+        assert_eq!(stay(&["a"]), Stay::For(60));
+        assert_eq!(stay(&["a", "b", "c"]), Stay::For(30));
+        assert_eq!(stay(&["c"]), Stay::Always);
+        assert_eq!(stay(&["c", "d"]), Stay::Not);
+    }
+
+    /// A taint without a time counted from 1970, and who tolerated it for a while had to go at once.
+    #[tokio::test]
+    async fn tolerated_seconds_count_from_when_the_taint_is_seen() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:kube-controller-manager", "test");
+        let mut controller = TaintEviction::new(client.clone(), Recorder::start(client.clone()));
+        let (mut feed, mut queue) = (Feed::open(&server.store, &controller.watched()), Queue::default());
+        let taints = json!([{"key": "mine", "effect": "NoExecute"}]);
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "spec": {"taints": taints}});
+        client.create("nodes", "", node).await.expect("a node");
+        let tolerations = json!([{"key": "mine", "operator": "Exists", "tolerationSeconds": 100}]);
+        let spec = json!({"nodeName": "n", "containers": [{"name": "c", "image": "i"}], "tolerations": tolerations});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec});
+        client.create("pods", "default", pod).await.expect("a pod");
+        let mut look = async || {
+            feed.drain(|change| controller.observe(change, &mut queue)).expect("in time");
+            controller.sync(&Key::new("default", "p")).await.expect("it goes")
+        };
+        let first = look().await.expect("it stays for a while");
+        assert!(first > Duration::from_secs(90) && first <= Duration::from_secs(100), "{first:?}");
+        assert!(look().await.is_some_and(|again| again <= first));
+        let untainted = client.update("nodes", "", "n", |node| {
+            node["spec"]["taints"] = Value::Array(Vec::new());
+            Ok(())
+        });
+        untainted.await.expect("written");
+        assert_eq!(look().await, None);
+        let told = async || loop {
+            let events = server.store.snapshot(&"events".into());
+            if events.range(None, None).any(|e| e.value()["message"] == "Cancelling deletion of Pod default/p") {
+                return;
+            }
+            tokio::task::yield_now().await;
+        };
+        tokio::time::timeout(Duration::from_secs(10), told()).await.expect("it is told");
     }
 }
