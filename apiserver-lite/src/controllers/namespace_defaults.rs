@@ -1,5 +1,5 @@
 //! What every namespace has: the service account `default` and the config map `kube-root-ca.crt`. Both come back when
-//! they are deleted.
+//! they are deleted, and what somebody wrote into the map does not stay.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +18,9 @@ pub struct Defaults {
     /// The cluster's authority as PEM.
     pub root_ca: Option<String>,
 }
+
+const ROOT_CA: &str = "kube-root-ca.crt";
+const DESCRIPTION: &str = "kubernetes.io/description";
 
 /// Time before a failed round is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -71,7 +74,8 @@ async fn follow(
             let key = &event.object.key;
             let namespace = match (key.namespace.is_empty(), event.kind) {
                 (true, EventKind::Added | EventKind::Modified) => &key.name,
-                (false, EventKind::Deleted) if matches!(&*key.name, "default" | "kube-root-ca.crt") => &key.namespace,
+                (false, EventKind::Modified) if &*key.name == ROOT_CA => &key.namespace,
+                (false, EventKind::Deleted) if matches!(&*key.name, "default" | ROOT_CA) => &key.namespace,
                 _ => continue,
             };
             if let Err(error) = ensure(server, defaults, namespace).await {
@@ -97,10 +101,40 @@ async fn ensure(server: &ApiServer, defaults: &Defaults, namespace: &str) -> Res
                      such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across \
                      distributions of Kubernetes clusters.";
         let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"ca.crt": pem},
-            "metadata": {"name": "kube-root-ca.crt", "annotations": {"kubernetes.io/description": about}}});
-        make(server, "configmaps", namespace, map).await?;
+            "metadata": {"name": ROOT_CA, "annotations": {DESCRIPTION: about}}});
+        make(server, "configmaps", namespace, map.clone()).await?;
+        correct(server, namespace, &map).await?;
     }
     Ok(())
+}
+
+/// Whether the map that is there says nothing else than it should, and what it is for.
+fn is_right(there: &Value, map: &Value) -> bool {
+    let about = there["metadata"]["annotations"][DESCRIPTION].as_str().unwrap_or_default();
+    there["data"] == map["data"] && !about.is_empty()
+}
+
+/// Gives the map the data that it should have: the authority may be another one than that of an earlier start.
+async fn correct(server: &ApiServer, namespace: &str, map: &Value) -> Result<()> {
+    let there = server.store.get(&ResourceId::from("configmaps"), namespace, ROOT_CA);
+    if there.is_none_or(|there| is_right(&there.value(), map)) {
+        return Ok(());
+    }
+    let resource = server.resources.lookup("", "v1", "configmaps");
+    let resource = resource.ok_or_else(|| ApiError::internal("configmaps are not served".to_owned()))?;
+    let options = WriteOptions { manager: "kube-controller-manager".into(), ..WriteOptions::default() };
+    let target = write::Target { resource: &resource, subresource: "", namespace, name: ROOT_CA };
+    let written = write::update(server, target, &options, |_, old| {
+        let mut new = old.clone();
+        new["data"] = map["data"].clone();
+        new["metadata"]["annotations"][DESCRIPTION] = map["metadata"]["annotations"][DESCRIPTION].clone();
+        Ok(new)
+    });
+    match written.await {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 async fn make(server: &ApiServer, plural: &str, namespace: &str, value: Value) -> Result<()> {
@@ -117,5 +151,25 @@ async fn make(server: &ApiServer, plural: &str, namespace: &str, value: Value) -
         // Someone else made it, or the namespace went away meanwhile.
         Err(error) if error.is_already_exists() || error.code() == 403 || error.is_not_found() => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Data that somebody changed, or of an earlier authority, stayed.
+    #[tokio::test]
+    async fn the_authority_is_put_right_in_its_config_map() {
+        let server = crate::serve::testing::server().await;
+        let there = || {
+            let map = server.store.get(&ResourceId::from("configmaps"), "default", ROOT_CA);
+            map.expect("it is there").value()["data"].clone()
+        };
+        for authority in ["old", "new"] {
+            let defaults = Defaults { account: false, root_ca: Some(authority.into()) };
+            ensure(&server, &defaults, "default").await.expect("written");
+            assert_eq!(there(), json!({"ca.crt": authority}));
+        }
     }
 }
