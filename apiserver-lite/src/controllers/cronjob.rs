@@ -94,7 +94,7 @@ impl Controller for CronJobs {
         };
         let now = Timestamp::now().seconds;
         if let Some(due) = self.due(&object, &value, &schedule, &zone, now) {
-            self.start(&object, &value, &jobs, due).await?;
+            self.start(&object, &value, &jobs, (&zone, due)).await?;
         }
         let Some(next) = schedule.next(&zone, now) else { return Ok(None) };
         Ok(Some(Duration::from_secs((next - now).max(1).unsigned_abs())))
@@ -130,7 +130,7 @@ impl CronJobs {
         }
         let due = due?;
         if limit.is_some_and(|l| due + l < now) {
-            let text = format!("Missed scheduled time to start a job: {}", text_of(due));
+            let text = format!("Missed scheduled time to start a job: {}", long_text_of(due));
             self.recorder.warn(COMPONENT, CRON_JOB.about(object), "MissSchedule", text);
             return None;
         }
@@ -159,7 +159,7 @@ impl CronJobs {
         }
         let template = &value["spec"]["jobTemplate"];
         let mut metadata = json!({"name": name, "ownerReferences": [CRON_JOB.reference(object)],
-            "annotations": {"batch.kubernetes.io/cronjob-scheduled-timestamp": text_of(due)}});
+            "annotations": {"batch.kubernetes.io/cronjob-scheduled-timestamp": text_in(zone, due)}});
         if !template["metadata"]["labels"].is_null() {
             metadata["labels"] = template["metadata"]["labels"].clone();
         }
@@ -277,6 +277,31 @@ fn text_of(seconds: i64) -> String {
     Timestamp { seconds, nanos: 0 }.to_seconds_text()
 }
 
+/// RFC 3339 by the clocks of a zone.
+fn text_in(zone: &Zone, seconds: i64) -> String {
+    let offset = zone.offset(seconds);
+    if offset == 0 {
+        return text_of(seconds);
+    }
+    let (sign, minutes) = (if offset < 0 { '-' } else { '+' }, offset.abs() / 60);
+    let local = text_of(seconds + offset);
+    format!("{}{sign}{:02}:{:02}", local.trim_end_matches('Z'), minutes / 60, minutes % 60)
+}
+
+/// `Mon, 02 Jan 2006 15:04:05 +0000`.
+fn long_text_of(seconds: i64) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let text = text_of(seconds);
+    let (date, time) = text.split_once('T').unwrap_or((&text, ""));
+    let mut date = date.rsplitn(3, '-');
+    let (day, month) = (date.next().unwrap_or_default(), date.next().and_then(|m| m.parse::<usize>().ok()));
+    let month = month.and_then(|m| MONTHS.get(m.saturating_sub(1))).unwrap_or(&"");
+    let weekday = usize::try_from(seconds.div_euclid(86_400).rem_euclid(7)).unwrap_or(0);
+    let year = date.next().unwrap_or_default();
+    format!("{}, {day} {month} {year} {} +0000", DAYS[weekday], time.trim_end_matches('Z'))
+}
+
 /// The last time of a schedule in a long span.
 fn latest(schedule: &Schedule, zone: &Zone, from: i64, to: i64) -> Option<i64> {
     let mut step = 60;
@@ -290,4 +315,20 @@ fn latest(schedule: &Schedule, zone: &Zone, from: i64, to: i64) -> Option<i64> {
         step *= 2;
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_told_in_the_zone_of_the_schedule_and_at_length() {
+        // 2026-01-31T23:59:30Z, a Saturday.
+        let at = 1_769_903_970;
+        assert_eq!(text_in(&Zone::utc(), at), "2026-01-31T23:59:30Z");
+        if let Some(tokyo) = Zone::load("Asia/Tokyo") {
+            assert_eq!(text_in(&tokyo, at), "2026-02-01T08:59:30+09:00");
+        }
+        assert_eq!(long_text_of(at), "Sat, 31 Jan 2026 23:59:30 +0000");
+    }
 }
