@@ -135,13 +135,14 @@ impl Plan {
         self.value["spec"]["updateStrategy"]["type"] == "OnDelete"
     }
 
-    /// The revision that a new pod of an ordinal gets: the old one where the update has not come to yet.
+    /// The revision that a new pod of an ordinal gets: the old one below the partition only, whatever the update has come
+    /// to. Defaults give every rolling update a partition.
     fn revision_for(&self, ordinal: i64) -> &Revision {
-        let status = &self.value["status"];
-        let unreached = status["currentRevision"].is_string()
-            && ordinal < self.start() + status["currentReplicas"].as_i64().unwrap_or(0);
-        let kept = ordinal < self.start() + self.partition();
-        if !self.on_delete() && (kept || unreached) { &self.current } else { &self.update }
+        let kept = match self.value["spec"]["updateStrategy"]["rollingUpdate"].is_null() {
+            true => self.value["status"]["currentReplicas"].as_i64().unwrap_or(0),
+            false => self.partition(),
+        };
+        if !self.on_delete() && ordinal < self.start() + kept { &self.current } else { &self.update }
     }
 
     fn minimum(&self) -> i64 {
