@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::FutureExt as _;
 use proto::time::Timestamp;
 use serde_json::{Value, json};
 
@@ -14,7 +15,7 @@ use super::job::finished;
 use super::ownership::{self, CRON_JOB, JOB};
 use super::pods::{controller_of, seconds};
 use super::queue::Queue;
-use super::runner::Controller;
+use super::runner::{Controller, Work};
 use super::schedule::Schedule;
 use crate::client::{Client, unchanged};
 use crate::status::Result;
@@ -62,7 +63,18 @@ impl Controller for CronJobs {
         }
     }
 
-    async fn sync(&mut self, key: &Key) -> Result<Option<Duration>> {
+    fn begin(&mut self, key: &Key) -> Option<Work> {
+        let owner = self.client.get(CRON_JOB.resource, &key.namespace, &key.name)?;
+        let mut hand = Self::new(self.client.clone(), self.recorder.clone());
+        hand.jobs = self.jobs.part(&[&*owner.keys.uid], |_| true);
+        let key = key.clone();
+        Some(async move { hand.work(&key).await }.boxed())
+    }
+}
+
+impl CronJobs {
+    /// Work on one key, with the part of the state that concerns it.
+    async fn work(self, key: &Key) -> Result<Option<Duration>> {
         let found = self.client.get(CRON_JOB.resource, &key.namespace, &key.name);
         let Some(object) = found.filter(|o| !o.keys.deleting) else { return Ok(None) };
         let value = object.value();
@@ -137,7 +149,13 @@ impl CronJobs {
         Some(due)
     }
 
-    async fn start(&self, object: &ObjectRef, value: &Value, jobs: &[(ObjectRef, Value)], due: i64) -> Result<()> {
+    async fn start(
+        &self,
+        object: &ObjectRef,
+        value: &Value,
+        jobs: &[(ObjectRef, Value)],
+        (zone, due): (&Zone, i64),
+    ) -> Result<()> {
         let (key, about) = (&object.key, CRON_JOB.about(object));
         let name = format!("{}-{}", key.name, due / 60);
         if self.client.get(JOB.resource, &key.namespace, &name).is_some() {

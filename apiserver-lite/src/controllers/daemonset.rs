@@ -1,8 +1,10 @@
 //! `daemonset-controller`: one pod on every node that can take it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::FutureExt as _;
 use proto::time::Timestamp;
 use serde_json::{Value, json};
 
@@ -13,7 +15,7 @@ use super::index::{Index, by_owner};
 use super::ownership::{self, DAEMON_SET};
 use super::pods::{PodDigest, is_terminal};
 use super::queue::Queue;
-use super::runner::Controller;
+use super::runner::{Controller, Work};
 use crate::client::{Client, unchanged};
 use crate::scheduler::{Taint, Toleration, fits_node, tolerations};
 use crate::selectors::LabelSelector;
@@ -36,18 +38,21 @@ const BORNE: &[(&str, &str)] = &[
     ("node.kubernetes.io/unschedulable", "NoSchedule"),
 ];
 
+/// Failed pods in a row, and when the last of them was replaced, by the set's uid and the node.
+type Failures = HashMap<(Box<str>, Box<str>), (u32, tokio::time::Instant)>;
+
 pub struct DaemonSets {
     client: Client,
     recorder: Recorder,
     pods: Index,
     sets: HashMap<Box<str>, (Key, LabelSelector)>,
-    /// Failures of a set's pods on a node, and when the last was.
-    failures: HashMap<(Box<str>, Box<str>), (u32, tokio::time::Instant)>,
+    /// Shared with the work that goes on.
+    failures: Arc<Mutex<Failures>>,
 }
 
 impl DaemonSets {
     pub fn new(client: Client, recorder: Recorder) -> Self {
-        DaemonSets { client, recorder, pods: Index::default(), sets: HashMap::new(), failures: HashMap::new() }
+        DaemonSets { client, recorder, pods: Index::default(), sets: HashMap::new(), failures: Arc::default() }
     }
 }
 
@@ -85,7 +90,8 @@ impl Controller for DaemonSets {
             0 => {
                 if change.deleted() {
                     self.sets.remove(&object.keys.uid);
-                    self.failures.retain(|(uid, _), _| *uid != object.keys.uid);
+                    let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+                    failures.retain(|(uid, _), _| *uid != object.keys.uid);
                 } else {
                     let selector = LabelSelector::parse(&object.value()["spec"]["selector"]);
                     self.sets.insert(object.keys.uid.clone(), (object.key.clone(), selector));
@@ -114,7 +120,19 @@ impl Controller for DaemonSets {
         }
     }
 
-    async fn sync(&mut self, key: &Key) -> Result<Option<Duration>> {
+    fn begin(&mut self, key: &Key) -> Option<Work> {
+        let owner = self.client.get(DAEMON_SET.resource, &key.namespace, &key.name)?;
+        let mut hand = Self::new(self.client.clone(), self.recorder.clone());
+        hand.pods = self.pods.part(&[&*owner.keys.uid, ""], |o| o.key.namespace == key.namespace);
+        hand.failures = self.failures.clone();
+        let key = key.clone();
+        Some(async move { hand.work(&key).await }.boxed())
+    }
+}
+
+impl DaemonSets {
+    /// Work on one key, with the part of the state that concerns it.
+    async fn work(self, key: &Key) -> Result<Option<Duration>> {
         let Some(set) = self.client.get(DAEMON_SET.resource, &key.namespace, &key.name) else { return Ok(None) };
         let value = set.value();
         let selector = LabelSelector::parse(&value["spec"]["selector"]);
@@ -151,7 +169,7 @@ impl Controller for DaemonSets {
 impl DaemonSets {
     /// Makes missing pods and deletes surplus, failed and misplaced ones.
     async fn manage(
-        &mut self,
+        &self,
         set: &ObjectRef,
         value: &Value,
         current: &Revision,
@@ -236,9 +254,10 @@ impl DaemonSets {
     }
 
     /// Time until a node's failed pod may be replaced; None for now, which counts as a failure.
-    fn back_off(&mut self, set: &str, node: &str) -> Option<Duration> {
+    fn back_off(&self, set: &str, node: &str) -> Option<Duration> {
         let now = tokio::time::Instant::now();
-        let entry = self.failures.entry((set.into(), node.into())).or_insert((0, now));
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = failures.entry((set.into(), node.into())).or_insert((0, now));
         if entry.0 > 0 {
             let wait = FIRST_BACKOFF.saturating_mul(1 << (entry.0 - 1).min(16)).min(LONGEST_BACKOFF);
             let due = entry.1 + wait;

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use futures_util::future::FutureExt as _;
 use proto::time::Timestamp;
 use serde_json::{Value, json};
 
@@ -14,7 +15,7 @@ use super::index::Index;
 use super::ownership::is_terminating;
 use super::pods::{PodDigest, is_terminal};
 use super::queue::Queue;
-use super::runner::Controller;
+use super::runner::{Controller, Work};
 use crate::client::Client;
 use crate::selectors::LabelSelector;
 use crate::status::Result;
@@ -218,7 +219,21 @@ impl<const LEGACY: bool> Controller for Endpoints<LEGACY> {
         }
     }
 
-    async fn sync(&mut self, key: &Key) -> Result<Option<Duration>> {
+    fn begin(&mut self, key: &Key) -> Option<Work> {
+        let mut hand = Self::new(self.client.clone());
+        if let Some(service) = self.client.get("services", &key.namespace, &key.name) {
+            let selector = LabelSelector::from_map(&service.value()["spec"]["selector"]);
+            hand.pods = self.pods.part(&[&*key.namespace], |pod| selector.matches(&pod.keys.labels));
+            hand.slices = self.slices.part(&[&*key.name], |slice| slice.key.namespace == key.namespace);
+        }
+        let key = key.clone();
+        Some(async move { hand.work(&key).await }.boxed())
+    }
+}
+
+impl<const LEGACY: bool> Endpoints<LEGACY> {
+    /// Work on one service, with the part of the state that concerns it.
+    async fn work(self, key: &Key) -> Result<Option<Duration>> {
         let service = self.client.get("services", &key.namespace, &key.name);
         let Some(service) = service else {
             if LEGACY && let Some(endpoints) = self.client.get("endpoints", &key.namespace, &key.name) {

@@ -72,6 +72,15 @@ impl Index {
         self.0.get(group).into_iter().flatten().map(|member| &member.0)
     }
 
+    /// What work on one key looks at: some groups, without the objects that have nothing to do with it.
+    pub fn part(&self, groups: &[&str], fits: impl Fn(&ObjectRef) -> bool) -> Self {
+        let part = |group: &&str| -> (Box<str>, BTreeSet<Member>) {
+            let members = self.get(group).filter(|object| fits(object)).cloned().map(Member);
+            ((*group).into(), members.collect())
+        };
+        Index(groups.iter().map(part).collect())
+    }
+
     pub fn contains(&self, group: &str) -> bool {
         self.0.contains_key(group)
     }

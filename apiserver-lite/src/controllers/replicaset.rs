@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::Duration;
 
+use futures_util::future::FutureExt as _;
 use proto::time::Timestamp;
 use serde_json::{Name, Value, json};
 
@@ -13,7 +14,7 @@ use super::index::{Index, by_owner};
 use super::ownership::{self, OwnerKind, REPLICA_SET, REPLICATION_CONTROLLER};
 use super::pods::{PodDigest, is_active, is_terminal};
 use super::queue::Queue;
-use super::runner::Controller;
+use super::runner::{Controller, Work};
 use crate::client::Client;
 use crate::selectors::LabelSelector;
 use crate::status::Result;
@@ -165,7 +166,18 @@ impl<const RC: bool> Controller for ReplicaSets<RC> {
         }
     }
 
-    async fn sync(&mut self, key: &Key) -> Result<Option<Duration>> {
+    fn begin(&mut self, key: &Key) -> Option<Work> {
+        let owner = self.client.get(Self::KIND.resource, &key.namespace, &key.name)?;
+        let mut hand = Self::new(self.client.clone(), self.recorder.clone());
+        hand.pods = self.pods.part(&[&*owner.keys.uid, ""], |o| o.key.namespace == key.namespace);
+        let key = key.clone();
+        Some(async move { hand.work(&key).await }.boxed())
+    }
+}
+
+impl<const RC: bool> ReplicaSets<RC> {
+    /// Work on one key, with the part of the state that concerns it.
+    async fn work(self, key: &Key) -> Result<Option<Duration>> {
         let kind = Self::KIND;
         let Some(set) = self.client.get(kind.resource, &key.namespace, &key.name) else { return Ok(None) };
         let value = set.value();

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use futures_util::future::FutureExt as _;
 use proto::time::Timestamp;
 use serde_json::{Value, json};
 
@@ -13,7 +14,7 @@ use super::index::{Index, by_owner};
 use super::ownership::{self, STATEFUL_SET};
 use super::pods::{PodDigest, is_terminal};
 use super::queue::Queue;
-use super::runner::Controller;
+use super::runner::{Controller, Work};
 use crate::client::{Client, unchanged};
 use crate::selectors::LabelSelector;
 use crate::status::Result;
@@ -79,7 +80,18 @@ impl Controller for StatefulSets {
         }
     }
 
-    async fn sync(&mut self, key: &Key) -> Result<Option<Duration>> {
+    fn begin(&mut self, key: &Key) -> Option<Work> {
+        let owner = self.client.get(STATEFUL_SET.resource, &key.namespace, &key.name)?;
+        let mut hand = Self::new(self.client.clone(), self.recorder.clone());
+        hand.pods = self.pods.part(&[&*owner.keys.uid, ""], |o| o.key.namespace == key.namespace);
+        let key = key.clone();
+        Some(async move { hand.work(&key).await }.boxed())
+    }
+}
+
+impl StatefulSets {
+    /// Work on one key, with the part of the state that concerns it.
+    async fn work(self, key: &Key) -> Result<Option<Duration>> {
         let Some(set) = self.client.get(STATEFUL_SET.resource, &key.namespace, &key.name) else { return Ok(None) };
         let value = set.value();
         let selector = LabelSelector::parse(&value["spec"]["selector"]);

@@ -9,6 +9,7 @@ pub(super) use self::revision::hash;
 
 use std::time::Duration;
 
+use futures_util::future::FutureExt as _;
 use serde_json::{Value, json};
 
 use self::status::Tells;
@@ -18,7 +19,7 @@ use super::index::{Index, by_owner};
 use super::ownership::{self, DEPLOYMENT, OwnerKind, REPLICA_SET};
 use super::pods::{PodDigest, controller_of, is_terminal};
 use super::queue::Queue;
-use super::runner::Controller;
+use super::runner::{self, Controller};
 use crate::client::{Client, unchanged};
 use crate::selectors::LabelSelector;
 use crate::status::Result;
@@ -148,7 +149,18 @@ impl Controller for Deployments {
         }
     }
 
-    async fn sync(&mut self, key: &Key) -> Result<Option<Duration>> {
+    fn begin(&mut self, key: &Key) -> Option<runner::Work> {
+        let owner = self.client.get(DEPLOYMENT.resource, &key.namespace, &key.name)?;
+        let mut hand = Self::new(self.client.clone(), self.recorder.clone());
+        hand.sets = self.sets.part(&[&*owner.keys.uid, ""], |o| o.key.namespace == key.namespace);
+        let key = key.clone();
+        Some(async move { hand.work(&key).await }.boxed())
+    }
+}
+
+impl Deployments {
+    /// Work on one key, with the part of the state that concerns it.
+    async fn work(self, key: &Key) -> Result<Option<Duration>> {
         let Some(object) = self.client.get(DEPLOYMENT.resource, &key.namespace, &key.name) else { return Ok(None) };
         let value = object.value();
         let selector = LabelSelector::parse(&value["spec"]["selector"]);

@@ -11,7 +11,7 @@ mod view;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{FutureExt as _, join_all};
 use serde_json::{Value, json};
 
 use super::events::Recorder;
@@ -20,7 +20,7 @@ use super::index::{Index, by_owner};
 use super::ownership::{self, JOB};
 use super::pods::{PodDigest, condition, is_active, is_terminal, seconds};
 use super::queue::Queue;
-use super::runner::Controller;
+use super::runner::{Controller, Work};
 use crate::client::{Client, unchanged};
 use crate::status::Result;
 use crate::store::{Key, ObjectRef, ResourceId};
@@ -118,7 +118,19 @@ impl Controller for Jobs {
         }
     }
 
-    async fn sync(&mut self, key: &Key) -> Result<Option<Duration>> {
+    fn begin(&mut self, key: &Key) -> Option<Work> {
+        let mut hand = Self::new(self.client.clone(), self.recorder.clone());
+        if let Some(owner) = self.client.get(JOB.resource, &key.namespace, &key.name) {
+            hand.pods = self.pods.part(&[&*owner.keys.uid], |_| true);
+        }
+        let key = key.clone();
+        Some(async move { hand.work(&key).await }.boxed())
+    }
+}
+
+impl Jobs {
+    /// Work on one key, with the part of the state that concerns it.
+    async fn work(self, key: &Key) -> Result<Option<Duration>> {
         let found = self.client.get(JOB.resource, &key.namespace, &key.name);
         self.free_orphans(key, found.as_ref()).await?;
         let Some(object) = found.filter(|j| !j.keys.deleting) else { return Ok(None) };
