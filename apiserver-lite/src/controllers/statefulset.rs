@@ -1,5 +1,7 @@
 //! `statefulset-controller`: pods with names and volumes of their own, started and replaced in order.
 
+mod claims;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -21,8 +23,9 @@ use crate::status::Result;
 use crate::store::{Key, ObjectRef, ResourceId};
 use crate::write::DeleteOptions;
 
+use claims::claim_name;
+
 const COMPONENT: &str = "statefulset-controller";
-const CLAIMS: &str = "persistentvolumeclaims";
 const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 
@@ -114,7 +117,11 @@ impl StatefulSets {
         let used: Vec<&str> = live.chain([plan.current.name(), plan.update.name()]).collect();
         history::clean_up(&self.client, &plan.value, &revisions, &used).await?;
         result?;
-        Ok(again)
+        // Nothing tells of the claims' end.
+        let is_missing = |n: i64| !pods.iter().any(|p| ordinal(&plan.set.key.name, &p.key.name) == Some(n));
+        let mut range = plan.start()..plan.start() + plan.replicas();
+        let waits = range.any(|n| self.claims_stale(&plan, n) && is_missing(n));
+        Ok(again.or(waits.then_some(Duration::from_secs(1))))
     }
 }
 
@@ -183,6 +190,13 @@ impl StatefulSets {
         for number in range.clone() {
             let pod = inside.iter().find(|p| at(p) == number).copied();
             match pod {
+                // Claims of an earlier pod are on their way out with it.
+                None if self.claims_stale(plan, number) => {
+                    all_healthy = false;
+                    if !plan.parallel() {
+                        return Ok(());
+                    }
+                }
                 None => {
                     self.create(plan, number).await?;
                     all_healthy = false;
@@ -191,29 +205,30 @@ impl StatefulSets {
                     }
                 }
                 Some(pod) if is_terminal(pod) && !pod.keys.deleting => {
-                    let text = format!(
-                        "StatefulSet {}/{} is recreating {} Pod {}",
-                        plan.set.key.namespace,
-                        plan.set.key.name,
-                        pod.field("status.phase").to_lowercase(),
-                        pod.key.name
-                    );
-                    self.recorder.warn(COMPONENT, STATEFUL_SET.about(&plan.set), "RecreatingTerminatedPod", text);
-                    self.client.delete_object("pods", pod, DeleteOptions::default()).await?;
+                    self.say_recreated(plan, pod);
+                    self.delete(plan, pod).await?;
                     all_healthy = false;
                     if !plan.parallel() {
                         return Ok(());
                     }
                 }
                 Some(pod) => {
+                    if pod.field("status.phase") == "Pending" && !pod.keys.deleting {
+                        self.create_claims(plan, number).await?;
+                        self.keep_claims(plan, pod, number).await?;
+                    }
                     let healthy = !pod.keys.deleting && plan.is_available(pod);
                     all_healthy &= healthy;
                     if !healthy && !plan.parallel() {
                         // The next one waits for this one.
                         return Ok(());
                     }
+                    self.keep_identity(plan, pod, number).await?;
                 }
             }
+        }
+        for pod in &surplus {
+            self.keep_claims(plan, pod, at(pod)).await?;
         }
         for pod in &surplus {
             if pod.keys.deleting {
@@ -270,13 +285,53 @@ impl StatefulSets {
         Ok(())
     }
 
+    fn say_recreated(&self, plan: &Plan, pod: &ObjectRef) {
+        let about = STATEFUL_SET.about(&plan.set);
+        let (set, pod_name) = (&plan.set.key, &pod.key.name);
+        let text = |how: &str| format!("StatefulSet {}/{} is recreating {how} Pod {pod_name}", set.namespace, set.name);
+        match pod.field("status.phase") {
+            "Failed" => self.recorder.warn(COMPONENT, about, "RecreatingFailedPod", text("failed")),
+            _ => self.recorder.say(COMPONENT, about, "RecreatingTerminatedPod", text("terminated")),
+        }
+    }
+
+    /// Gives a pod its name and number as labels again, and its claims the owners that they should have.
+    async fn keep_identity(&self, plan: &Plan, pod: &ObjectRef, number: i64) -> Result<()> {
+        let claims_changed = self.keep_claims(plan, pod, number).await?;
+        let (name, index) = (&*pod.key.name, number.to_string());
+        if pod.label(POD_NAME) == Some(name) && pod.label(POD_INDEX) == Some(&*index) {
+            if claims_changed {
+                self.say_updated(plan, pod);
+            }
+            return Ok(());
+        }
+        let written = self.client.update("pods", &pod.key.namespace, name, |value| {
+            if value["metadata"]["uid"] != *pod.keys.uid {
+                return Err(unchanged());
+            }
+            value["metadata"]["labels"][POD_NAME] = name.into();
+            value["metadata"]["labels"][POD_INDEX] = index.as_str().into();
+            Ok(())
+        });
+        if ownership::done(written.await.map(|_| ()))? {
+            self.say_updated(plan, pod);
+        }
+        Ok(())
+    }
+
+    fn say_updated(&self, plan: &Plan, pod: &ObjectRef) {
+        let text = format!("update Pod {} in StatefulSet {} successful", pod.key.name, plan.set.key.name);
+        self.recorder.say(COMPONENT, STATEFUL_SET.about(&plan.set), "SuccessfulUpdate", text);
+    }
+
     async fn create(&self, plan: &Plan, number: i64) -> Result<()> {
         let name = format!("{}-{number}", plan.set.key.name);
         let about = STATEFUL_SET.about(&plan.set);
         self.create_claims(plan, number).await?;
         let pod = pod_for(plan, number, &name);
         match self.client.create("pods", &plan.set.key.namespace, pod).await {
-            Ok(_) => {
+            Ok(pod) => {
+                self.keep_claims(plan, &pod, number).await?;
                 let text = format!("create Pod {name} in StatefulSet {} successful", plan.set.key.name);
                 self.recorder.say(COMPONENT, about, "SuccessfulCreate", text);
                 Ok(())
@@ -290,40 +345,6 @@ impl StatefulSets {
                 Err(error)
             }
         }
-    }
-
-    /// The claims of a pod's volumes outlive it.
-    async fn create_claims(&self, plan: &Plan, number: i64) -> Result<()> {
-        for template in plan.value["spec"]["volumeClaimTemplates"].as_array().into_iter().flatten() {
-            let name = claim_name(plan, template, number);
-            if self.client.get(CLAIMS, &plan.set.key.namespace, &name).is_some() {
-                continue;
-            }
-            let mut labels = template["metadata"]["labels"].as_object().cloned().unwrap_or_default();
-            let selected = plan.value["spec"]["selector"]["matchLabels"].as_object().cloned().unwrap_or_default();
-            labels.extend(selected);
-            let mut claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
-                "metadata": {"name": name, "labels": labels}, "spec": template["spec"]});
-            if !template["metadata"]["annotations"].is_null() {
-                claim["metadata"]["annotations"] = template["metadata"]["annotations"].clone();
-            }
-            let retention = &plan.value["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"];
-            if retention == "Delete" {
-                let mut owner = STATEFUL_SET.reference(&plan.set);
-                owner["blockOwnerDeletion"] = false.into();
-                claim["metadata"]["ownerReferences"] = json!([owner]);
-            }
-            match self.client.create(CLAIMS, &plan.set.key.namespace, claim).await {
-                Err(error) if error.is_already_exists() => {}
-                Err(error) => return Err(error),
-                Ok(_) => {
-                    let text =
-                        format!("create Claim {name} Pod {0}-{number} in StatefulSet {0} success", plan.set.key.name);
-                    self.recorder.say(COMPONENT, STATEFUL_SET.about(&plan.set), "SuccessfulCreate", text);
-                }
-            }
-        }
-        Ok(())
     }
 
     async fn write_status(&self, plan: &Plan) -> Result<Option<Duration>> {
@@ -380,10 +401,6 @@ impl StatefulSets {
     }
 }
 
-fn claim_name(plan: &Plan, template: &Value, number: i64) -> String {
-    format!("{}-{}-{number}", template["metadata"]["name"].as_str().unwrap_or_default(), plan.set.key.name)
-}
-
 /// The pod of a number.
 fn pod_for(plan: &Plan, number: i64, name: &str) -> Value {
     let revision = plan.revision_for(number);
@@ -412,6 +429,27 @@ fn pod_for(plan: &Plan, number: i64, name: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Without a partition a pod that was deleted during a rollout came back with the old template.
+    #[tokio::test]
+    async fn pods_come_back_in_the_old_revision_below_the_partition_only() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server, "system:kube-controller-manager", "test");
+        let labels = json!({"app": "web"});
+        let spec = json!({"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}}});
+        let set = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "web"}, "spec": spec});
+        let set = client.create(STATEFUL_SET.resource, "default", set).await.expect("a set");
+        let revision = |number| Revision { object: set.clone(), number, data: Value::Null };
+        let plan = |partition: i64| {
+            let mut value = set.value();
+            value["status"] = json!({"currentRevision": "web-1", "currentReplicas": 3});
+            value["spec"]["updateStrategy"]["rollingUpdate"]["partition"] = partition.into();
+            Plan { set: set.clone(), value, current: revision(1), update: revision(2) }
+        };
+        assert_eq!([0, 2].map(|number| plan(0).revision_for(number).number), [2, 2]);
+        assert_eq!([0, 2].map(|number| plan(1).revision_for(number).number), [1, 2]);
+    }
 
     #[test]
     fn a_pods_number_is_the_end_of_its_name() {
