@@ -2,7 +2,9 @@
 //!
 //! A node lives while its lease or its status changes. After [`GRACE`] without either its conditions become Unknown. Taints
 //! follow the conditions; those that evict pods are set only while some node is ready, because when all seem dead the
-//! fault is more likely here. Upstream's pace of evictions by zone is left out: clusters of this size have one.
+//! fault is more likely here, and in each zone only so many in a time ([`Pace`]).
+
+mod pace;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,6 +22,7 @@ use super::runner::Controller;
 use crate::client::{Client, unchanged};
 use crate::status::Result;
 use crate::store::ResourceId;
+use pace::{Pace, Zone};
 
 /// Silence after which a node counts as lost, as `--node-monitor-grace-period`.
 const GRACE: Duration = Duration::from_secs(50);
@@ -43,12 +46,18 @@ pub struct NodeLifecycle {
     recorder: Recorder,
     nodes: HashMap<Box<str>, Seen>,
     pods: Index,
+    paces: HashMap<Zone, Pace>,
 }
 
 struct Seen {
     heard: Instant,
     /// Status of the condition Ready when last looked at.
     ready: Option<bool>,
+    /// The same as it is now; a node that never said anything is not ready.
+    is_ready: bool,
+    zone: Zone,
+    /// Its pods are to be marked as not ready.
+    unmarked: bool,
 }
 
 const NODES: usize = 0;
@@ -56,11 +65,19 @@ const LEASES: usize = 1;
 
 impl NodeLifecycle {
     pub fn new(client: Client, recorder: Recorder) -> Self {
-        NodeLifecycle { client, recorder, nodes: HashMap::new(), pods: Index::default() }
+        NodeLifecycle { client, recorder, nodes: HashMap::new(), pods: Index::default(), paces: HashMap::new() }
     }
 
-    fn any_ready(&self) -> bool {
-        self.nodes.values().any(|n| n.ready == Some(true))
+    /// Whether a node that is not ready may get the taint that evicts its pods now, or when it is to be asked again.
+    fn may_evict(&mut self, name: &str) -> std::result::Result<bool, Duration> {
+        let Some(zone) = self.nodes.get(name).map(|n| n.zone.clone()) else { return Ok(false) };
+        if !self.nodes.values().any(|n| n.is_ready) {
+            return Ok(false);
+        }
+        let of_zone = self.nodes.values().filter(|n| n.zone == zone);
+        let (ready, others): (Vec<&Seen>, Vec<&Seen>) = of_zone.partition(|n| n.is_ready);
+        let (ready, others) = (ready.len(), others.len());
+        self.paces.entry(zone).or_default().take(Instant::now(), ready, others).map(|()| true)
     }
 }
 
@@ -83,10 +100,13 @@ impl Controller for NodeLifecycle {
             }
             NODES => {
                 let now = Instant::now();
+                let is_ready = condition(&change.object.value(), "Ready").is_some_and(|c| c["status"] == "True");
+                let zone = Zone::of(change.object);
                 match self.nodes.get_mut(&key.name) {
-                    Some(node) => node.heard = now,
+                    Some(node) => (node.heard, node.is_ready, node.zone) = (now, is_ready, zone),
                     None => {
-                        self.nodes.insert(key.name.clone(), Seen { heard: now, ready: None });
+                        let seen = Seen { heard: now, ready: None, is_ready, zone, unmarked: false };
+                        self.nodes.insert(key.name.clone(), seen);
                         let text = format!("Node {0} event: Registered Node {0} in Controller", key.name);
                         self.recorder.say(COMPONENT, ("Node", "v1", change.object), "RegisteredNode", text);
                     }
@@ -120,8 +140,21 @@ impl Controller for NodeLifecycle {
         }
         let status = condition(&value, "Ready").map(|c| c["status"].as_str().unwrap_or_default().to_owned());
         let ready = status.as_deref() == Some("True");
-        let before = self.nodes.get_mut(name).and_then(|n| n.ready.replace(ready));
-        let evict = self.any_ready();
+        let before = self.nodes.get_mut(name).and_then(|n| {
+            n.is_ready = ready;
+            n.unmarked = !ready && (n.unmarked || n.ready == Some(true));
+            n.ready.replace(ready)
+        });
+        let any_ready = self.nodes.values().any(|n| n.is_ready);
+        // One taint for the other is no further eviction.
+        let (evict, later) = match (any_ready && !ready && status.is_some(), evicts(&value)) {
+            (false, _) => (false, None),
+            (true, true) => (true, None),
+            (true, false) => match self.may_evict(name) {
+                Ok(evict) => (evict, None),
+                Err(wait) => (false, Some(wait)),
+            },
+        };
         let written = self.client.update("nodes", "", name, |node| {
             let taints = taints(node, evict);
             if taints == node["spec"]["taints"].as_array().cloned().unwrap_or_default() {
@@ -141,12 +174,15 @@ impl Controller for NodeLifecycle {
             let text = format!("Node {name} status is now: NodeNotReady");
             self.recorder.say(COMPONENT, ("Node", "v1", &object), "NodeNotReady", text);
         }
-        if !ready && status.is_some() {
+        if self.nodes.get(name).is_some_and(|n| n.unmarked) {
             self.mark_pods(name).await?;
+            if let Some(node) = self.nodes.get_mut(name) {
+                node.unmarked = false;
+            }
         }
         // The others' evictions depend on whether anybody is ready.
         let again = if silent < grace { grace - silent } else { grace };
-        Ok(Some(again))
+        Ok(Some(later.map_or(again, |later| again.min(later))))
     }
 }
 
@@ -177,6 +213,7 @@ fn lose(node: &mut Value) {
     if !node["status"]["conditions"].is_array() {
         node["status"]["conditions"] = json!([]);
     }
+    let created = node["metadata"]["creationTimestamp"].clone();
     let Some(list) = node["status"]["conditions"].as_array_mut() else { return };
     for kind in ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"] {
         match list.iter_mut().find(|c| c["type"] == kind) {
@@ -188,9 +225,15 @@ fn lose(node: &mut Value) {
                 condition["lastTransitionTime"] = now.as_str().into();
             }
             None => list.push(json!({"type": kind, "status": "Unknown", "reason": "NodeStatusNeverUpdated",
-                "message": "Kubelet never posted node status.", "lastTransitionTime": now})),
+                "message": "Kubelet never posted node status.", "lastHeartbeatTime": created, "lastTransitionTime": now})),
         }
     }
+}
+
+/// Whether a node has a taint of ours that evicts its pods.
+fn evicts(node: &Value) -> bool {
+    let mut taints = node["spec"]["taints"].as_array().into_iter().flatten();
+    taints.any(|t| t["effect"] == "NoExecute" && (t["key"] == NOT_READY || t["key"] == UNREACHABLE))
 }
 
 /// The taints that a node should have: those of others, and ours as its conditions say.
@@ -259,10 +302,13 @@ mod tests {
     #[test]
     fn a_silent_node_loses_every_condition() {
         let mut value = node("True");
+        value["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z".into();
         lose(&mut value);
         assert!(value["status"]["conditions"].as_array().is_some_and(|c| c.len() == 4));
         assert!(value["status"]["conditions"].as_array().into_iter().flatten().all(|c| c["status"] == "Unknown"));
         assert_eq!(condition(&value, "Ready").expect("it has one")["reason"], "NodeStatusUnknown");
         assert_eq!(condition(&value, "PIDPressure").expect("it has one")["reason"], "NodeStatusNeverUpdated");
+        let heard = &condition(&value, "PIDPressure").expect("it has one")["lastHeartbeatTime"];
+        assert_eq!(heard, "2020-01-01T00:00:00Z");
     }
 }
