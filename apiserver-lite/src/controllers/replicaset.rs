@@ -12,7 +12,7 @@ use super::events::Recorder;
 use super::feed::Change;
 use super::index::{Index, by_owner};
 use super::ownership::{self, OwnerKind, REPLICA_SET, REPLICATION_CONTROLLER};
-use super::pods::{PodDigest, is_active, is_terminal};
+use super::pods::{PodDigest, controller_of, is_active, is_terminal};
 use super::queue::Queue;
 use super::runner::{Controller, Work};
 use crate::client::Client;
@@ -69,6 +69,21 @@ impl<const RC: bool> ReplicaSets<RC> {
         Ok(mine)
     }
 
+    /// Active pods of all sets of the set's controller, which spread over nodes together; without one only its own.
+    fn related(&self, set: &ObjectRef, value: &Value) -> Vec<ObjectRef> {
+        let controller = controller_of(value);
+        let namespace = Some(&*set.key.namespace);
+        let sets = self.client.store().snapshot(&Self::KIND.resource.into());
+        let of_controller = |other: &&ObjectRef| match &controller {
+            Some(controller) => other.keys.owners.contains(&controller.uid),
+            None => other.keys.uid == set.keys.uid,
+        };
+        let sets: Vec<&ObjectRef> = sets.range(namespace, None).filter(of_controller).collect();
+        let pods = self.client.store().snapshot(&"pods".into());
+        let of_sets = |pod: &&ObjectRef| is_active(pod) && sets.iter().any(|s| pod.keys.owners.contains(&s.keys.uid));
+        pods.range(namespace, None).filter(of_sets).cloned().collect()
+    }
+
     /// Makes or deletes pods; the failure that goes into the status.
     async fn replicate(&self, set: &ObjectRef, value: &Value, mut active: Vec<ObjectRef>) -> Result<()> {
         let wanted = usize::try_from(value["spec"]["replicas"].as_i64().unwrap_or(1)).unwrap_or(0);
@@ -89,7 +104,7 @@ impl<const RC: bool> ReplicaSets<RC> {
         }
         if active.len() > wanted {
             let surplus = (active.len() - wanted).min(ownership::BURST);
-            rank(&mut active);
+            rank(&mut active, &self.related(set, value));
             active.truncate(surplus);
             let result = ownership::delete_pods(&self.client, &active).await;
             for pod in &active {
@@ -101,10 +116,10 @@ impl<const RC: bool> ReplicaSets<RC> {
     }
 }
 
-/// Sorts pods so that those whose loss hurts least come first.
-pub fn rank(pods: &mut [ObjectRef]) {
+/// Sorts pods so that those whose loss hurts least come first. `related` are those that one does not want on one node.
+pub fn rank(pods: &mut [ObjectRef], related: &[ObjectRef]) {
     let mut on_node: HashMap<String, usize> = HashMap::new();
-    for pod in pods.iter() {
+    for pod in related {
         *on_node.entry(pod.field("spec.nodeName").to_owned()).or_default() += 1;
     }
     let now = Timestamp::now().seconds;
@@ -269,5 +284,26 @@ impl Status {
             status["terminatingReplicas"] = terminating.into();
         }
         status["observedGeneration"] = seen["metadata"]["generation"].clone();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only the set's own pods counted, and a rollout could leave all pods of its deployment on one node.
+    #[tokio::test]
+    async fn pods_go_from_where_most_of_their_deployment_are() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server, "system:kube-controller-manager", "test");
+        let pod = async |name: &str, node: &str| {
+            let spec = json!({"nodeName": node, "containers": [{"name": "c", "image": "i"}]});
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
+            client.create("pods", "default", pod).await.expect("a pod")
+        };
+        let mut own = [pod("p", "a").await, pod("q", "b").await];
+        let others = [own[0].clone(), own[1].clone(), pod("r", "b").await];
+        rank(&mut own, &others);
+        assert_eq!(own.map(|p| p.key.name.to_string()), ["q", "p"]);
     }
 }

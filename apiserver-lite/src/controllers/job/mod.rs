@@ -235,7 +235,8 @@ impl Jobs {
         };
         let wanted = usize::try_from(wanted.max(0)).unwrap_or(0);
         if active.len() > wanted {
-            super::replicaset::rank(&mut active);
+            let related = active.clone();
+            super::replicaset::rank(&mut active, &related);
             active.truncate(active.len() - wanted);
             // Without the finalizer they are not counted: it is no failure of theirs that they end.
             self.free(&active, |_| true).await?;
