@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::events::Recorder;
+use crate::events::{EventType, Recorder};
 use crate::images::puller::Puller;
 use crate::metrics;
 use crate::pleg::parts::Seen;
@@ -316,6 +316,9 @@ impl Manager {
     fn update(&mut self, update: Update) {
         match update {
             Update::Listed(source, mut pods) => {
+                if source.is_static() {
+                    self.tell_namesakes(&take_namesakes(&mut pods), source);
+                }
                 // Older pods come first: they hold their resources already.
                 pods.sort_by_key(|p| p.meta().creation_timestamp.map_or(0, |t| t.seconds));
                 let mut listed = HashSet::new();
@@ -363,6 +366,19 @@ impl Manager {
                 self.remove(&uid, Some(pod));
                 self.reconcile_mirrors();
             }
+        }
+    }
+
+    fn tell_namesakes(&self, pods: &[Pod], source: Source) {
+        for pod in pods {
+            let (name, source) = (pod.name(), source.as_str());
+            tracing::info!(pod = name, namespace = pod.namespace(), source, "ignoring a second pod of one name");
+            let message = format!(
+                "Error validating pod {name}_{}({}) from {source} due to duplicate pod name {name:?}, ignoring",
+                pod.namespace(),
+                pod.uid()
+            );
+            self.shared.recorder.pod(pod, EventType::Warning, "FailedValidation", message);
         }
     }
 
@@ -574,10 +590,8 @@ impl Manager {
         if !self.ready.contains(&Source::Api) {
             return;
         }
-        let statics = self.pods.iter().filter(|(_, e)| e.source.is_static() && !e.removed);
-        let statics: Vec<_> = statics.map(|(uid, e)| (uid.clone(), e.pod.clone())).collect();
         let all_known = self.sources_ready();
-        self.mirrors.reconcile(&self.shared, &statics, all_known);
+        self.mirrors.reconcile(&self.shared, &mirrored(&self.pods), all_known);
     }
 }
 
@@ -585,6 +599,18 @@ impl Entry {
     fn new(pod: Arc<Pod>, source: Source, mailbox: Option<Arc<Mailbox>>, seen: String) -> Self {
         Entry { pod, source, mailbox, removed: false, returned: None, waits: false, seen }
     }
+}
+
+/// The static pods that are to have mirrors. One that waits has none yet: its name is that of another's, which is to stay.
+fn mirrored(pods: &BTreeMap<String, Entry>) -> Vec<(String, Arc<Pod>)> {
+    let statics = pods.iter().filter(|(_, e)| e.source.is_static() && !e.removed && !e.waits);
+    statics.map(|(uid, e)| (uid.clone(), e.pod.clone())).collect()
+}
+
+/// Takes from the static pods of one source those whose name an earlier one has.
+fn take_namesakes(pods: &mut Vec<Pod>) -> Vec<Pod> {
+    let mut names = HashSet::new();
+    pods.extract_if(.., |pod| !names.insert(key(pod))).collect()
 }
 
 pub(super) fn key(pod: &Pod) -> (String, String) {
@@ -626,6 +652,35 @@ fn foreign(status: &PodStatus) -> impl Iterator<Item = &PodCondition> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn named(name: &str, uid: &str) -> Pod {
+        let metadata = ObjectMeta { name: name.into(), uid: uid.into(), ..Default::default() };
+        Pod { metadata: Some(metadata), ..Default::default() }
+    }
+
+    /// Each of two twins deleted the mirror of the other, and made its own.
+    #[test]
+    fn of_static_pods_with_one_name_one_has_a_mirror() {
+        let entry = |uid: &str, source, waits| {
+            let pod = Arc::new(named("a", uid));
+            (uid.to_owned(), Entry { waits, ..Entry::new(pod, source, None, String::new()) })
+        };
+        let pods = BTreeMap::from([
+            entry("1", Source::File, true),
+            entry("2", Source::Http, false),
+            entry("3", Source::Api, false),
+        ]);
+        let uids: Vec<String> = mirrored(&pods).into_iter().map(|(uid, _)| uid).collect();
+        assert_eq!(uids, ["2"]);
+    }
+
+    #[test]
+    fn of_one_sources_namesakes_the_first_stays() {
+        let mut pods = vec![named("a", "1"), named("b", "2"), named("a", "3")];
+        let taken = take_namesakes(&mut pods);
+        let uids = |pods: &[Pod]| pods.iter().map(|pod| pod.uid().to_owned()).collect::<Vec<_>>();
+        assert_eq!((uids(&pods), uids(&taken)), (vec!["1".into(), "2".into()], vec!["3".into()]));
+    }
 
     #[test]
     fn only_what_is_not_our_own_makes_a_worker_look_again() {
