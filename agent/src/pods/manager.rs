@@ -82,6 +82,8 @@ pub struct Manager {
     pub(super) ownerless: HashSet<String>,
     /// Whether cgroups of pods that are gone have been removed.
     pub(super) cgroups_swept: bool,
+    /// The last sweep of logs.
+    pub(super) log_sweep: Option<JoinHandle<()>>,
     pub(super) runtime: Option<Vec<RuntimePod>>,
     ready: HashSet<Source>,
     waiting_for: Vec<Source>,
@@ -183,6 +185,7 @@ impl Manager {
             workers: Workers::default(),
             orphans: HashMap::new(),
             ownerless: HashSet::new(),
+            log_sweep: None,
             runtime: None,
             ready: HashSet::new(),
             cgroups_swept: false,
@@ -265,6 +268,7 @@ impl Manager {
                 _ = housekeeping.tick() => {
                     crate::daemon::hang_if_asked("pods").await;
                     self.end_orphans();
+                    self.sweep_logs();
                     self.retry_resizes("periodic_retry");
                     self.return_claims();
                 }

@@ -16,6 +16,7 @@ mod handle;
 mod hooks;
 pub(crate) mod kill;
 mod late;
+mod log_sweep;
 mod mailbox;
 mod manager;
 mod mirror;
