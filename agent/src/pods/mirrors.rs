@@ -24,6 +24,8 @@ struct Done {
     uid: String,
     change: Change,
     backoff: Backoff,
+    /// What stood in the way, or nothing.
+    trouble: String,
 }
 
 enum Change {
@@ -46,8 +48,8 @@ pub(super) struct Mirrors {
     calls: JoinSet<Done>,
     /// Whom each call is for.
     busy: HashMap<task::Id, String>,
-    /// Of mirrors that could not be adjusted yet.
-    backoffs: HashMap<String, Backoff>,
+    /// Of mirrors that could not be adjusted yet, with what stood in the way last.
+    backoffs: HashMap<String, (Backoff, String)>,
 }
 
 impl Mirrors {
@@ -96,8 +98,8 @@ impl Mirrors {
             if self.busy.values().any(|other| *other == uid) {
                 continue;
             }
-            let backoff = self.backoffs.remove(&uid).unwrap_or_else(|| Backoff::new(RETRY, LAST_RETRY));
-            let call = self.calls.spawn(call(shared.clone(), uid.clone(), work, backoff));
+            let before = self.backoffs.remove(&uid).unwrap_or_else(|| (Backoff::new(RETRY, LAST_RETRY), String::new()));
+            let call = self.calls.spawn(call(shared.clone(), uid.clone(), work, before));
             self.busy.insert(call.id(), uid);
         }
     }
@@ -125,13 +127,17 @@ impl Mirrors {
             // The watch may have told already, while this was under way.
             Change::Deleted(old) => self.forget(&old),
             Change::NotYet => {
-                self.backoffs.insert(done.uid, done.backoff);
+                self.backoffs.insert(done.uid, (done.backoff, done.trouble));
             }
         }
     }
 }
 
-async fn call(shared: Arc<Shared>, uid: String, work: Work, mut backoff: Backoff) -> Done {
+async fn call(shared: Arc<Shared>, uid: String, work: Work, (mut backoff, before): (Backoff, String)) -> Done {
+    let (what, pod) = match &work {
+        Work::Delete(pod) => ("failed deleting a mirror pod", pod.clone()),
+        Work::Create(pod) => ("failed creating a mirror pod", pod.clone()),
+    };
     let result = match work {
         Work::Delete(old) => mirror::delete(&shared.client, &old).await.map(|()| Change::Deleted(old)),
         // One that is there already has yet to come by the watch.
@@ -140,12 +146,33 @@ async fn call(shared: Arc<Shared>, uid: String, work: Work, mut backoff: Backoff
             mirror::create(&shared.client, &pod, &node).await.map(|made| made.map_or(Change::NotYet, Change::Made))
         }
     };
-    let change = result.unwrap_or_else(|error| {
-        tracing::debug!(%error, "could not adjust a mirror pod");
-        Change::NotYet
-    });
+    let (change, trouble) = match result {
+        Ok(change) => (change, String::new()),
+        Err(error) => (Change::NotYet, error.to_string()),
+    };
+    if is_news(&before, &trouble) {
+        tracing::error!(error = trouble, pod = pod.name(), namespace = pod.namespace(), "{what}");
+    }
     if matches!(change, Change::NotYet) {
         tokio::time::sleep(backoff.next_wait()).await;
     }
-    Done { uid, change, backoff }
+    Done { uid, change, backoff, trouble }
+}
+
+/// Whether a trouble is to be told: a pod that nobody else sees runs on, so once, but not at every try.
+fn is_news(before: &str, trouble: &str) -> bool {
+    !trouble.is_empty() && before != trouble
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nobody heard of a static pod that the API server refuses.
+    #[test]
+    fn a_trouble_is_told_once() {
+        let told: Vec<&str> =
+            ["", "a", "a", "b", ""].windows(2).filter(|w| is_news(w[0], w[1])).map(|w| w[1]).collect();
+        assert_eq!(told, ["a", "b"]);
+    }
 }
