@@ -169,9 +169,7 @@ fn host_config(path: &Path) -> Result<cri::DnsConfig, String> {
     if path.as_os_str().is_empty() {
         return Ok(cri::DnsConfig::default());
     }
-    let text =
-        std::fs::read(path).map_err(|error| format!("open {}: {}", path.display(), crate::api::io_words(&error)))?;
-    Ok(parse_resolv_conf(&String::from_utf8_lossy(&text)))
+    Ok(parse_resolv_conf(&String::from_utf8_lossy(&read(path)?)))
 }
 
 fn parse_resolv_conf(text: &str) -> cri::DnsConfig {
@@ -194,15 +192,23 @@ fn parse_resolv_conf(text: &str) -> cri::DnsConfig {
     config
 }
 
-/// The text of `/etc/hosts`. A pod on the host's network gets the node's, marked as managed.
-pub fn etc_hosts(pod: &Pod, ips: &[String], node: &NodeDns) -> String {
+/// The content of `/etc/hosts`. A pod on the host's network gets the node's, byte for byte, marked as managed.
+///
+/// # Errors
+/// The node's cannot be read.
+pub fn etc_hosts(pod: &Pod, ips: &[String], node: &NodeDns) -> Result<Vec<u8>, String> {
+    hosts_beside(Path::new("/etc/hosts"), pod, ips, node)
+}
+
+fn hosts_beside(of_node: &Path, pod: &Pod, ips: &[String], node: &NodeDns) -> Result<Vec<u8>, String> {
     let spec = pod.spec();
-    let mut text;
+    let mut content = Vec::new();
+    let mut text = String::new();
     if spec.host_network {
-        text = String::from("# Kubernetes-managed hosts file (host network).\n");
-        text.push_str(&std::fs::read_to_string("/etc/hosts").unwrap_or_default());
+        content.extend_from_slice(b"# Kubernetes-managed hosts file (host network).\n");
+        content.extend(read(of_node)?);
     } else {
-        text = String::from(
+        text.push_str(
             "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
              fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n",
         );
@@ -220,7 +226,13 @@ pub fn etc_hosts(pod: &Pod, ips: &[String], node: &NodeDns) -> String {
             text.push_str(&format!("{}\t{}\n", alias.ip, alias.hostnames.join("\t")));
         }
     }
-    text
+    content.extend_from_slice(text.as_bytes());
+    Ok(content)
+}
+
+/// A file of the node's, or Go's words.
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|error| format!("open {}: {}", path.display(), crate::api::io_words(&error)))
 }
 
 /// The host name that a pod has in a network of its own.
@@ -356,9 +368,26 @@ mod tests {
         assert_eq!(hostname(&pod, &node).unwrap(), "web-0");
         pod.spec.as_mut().unwrap().set_hostname_as_fqdn = Some(true);
         assert_eq!(hostname(&pod, &node).unwrap(), "web-0.web.ns.svc.cluster.local");
-        assert!(
-            etc_hosts(&pod, &["1.2.3.4".into()], &node).contains("1.2.3.4\tweb-0.web.ns.svc.cluster.local\tweb-0\n")
-        );
+        let hosts = String::from_utf8(etc_hosts(&pod, &["1.2.3.4".into()], &node).unwrap()).unwrap();
+        assert!(hosts.contains("1.2.3.4\tweb-0.web.ns.svc.cluster.local\tweb-0\n"), "{hosts}");
+    }
+
+    /// One byte that is no text cost a pod all names of its node, and so did a file that could not be read.
+    #[test]
+    fn a_pod_on_the_nodes_network_has_the_nodes_hosts_or_none() {
+        use proto::api::core::v1::HostAlias;
+        let host_aliases = vec![HostAlias { ip: "10.0.0.1".into(), hostnames: vec!["a".into(), "b".into()] }];
+        let spec = PodSpec { host_network: true, host_aliases, ..Default::default() };
+        let pod = Pod { spec: Some(spec), ..Default::default() };
+        let path = std::env::temp_dir().join(format!("hosts-of-the-node-{}", std::process::id()));
+        std::fs::write(&path, b"127.0.0.1\tlocalhost # caf\xe9\n").unwrap();
+        let content = hosts_beside(&path, &pod, &[], &NodeDns::default()).unwrap();
+        let wanted = b"# Kubernetes-managed hosts file (host network).\n127.0.0.1\tlocalhost # caf\xe9\n\n\
+                       # Entries added by HostAliases.\n10.0.0.1\ta\tb\n";
+        assert_eq!(content, wanted);
+        std::fs::remove_file(&path).unwrap();
+        let why = hosts_beside(&path, &pod, &[], &NodeDns::default()).unwrap_err();
+        assert_eq!(why, format!("open {}: no such file or directory", path.display()));
     }
 
     #[test]

@@ -215,7 +215,7 @@ impl StartContext<'_> {
         let mut hosts_file = None;
         if !own_hosts && (!self.ips.is_empty() || pod.spec().host_network) {
             let path = pod_dir.join("etc-hosts");
-            std::fs::write(&path, crate::dns_hosts::etc_hosts(pod, self.ips, &shared.config.dns))
+            std::fs::write(&path, crate::dns_hosts::etc_hosts(pod, self.ips, &shared.config.dns)?)
                 .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
             hosts_file = Some(path);
         }
