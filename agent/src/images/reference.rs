@@ -62,6 +62,9 @@ pub fn parse(image: &str) -> Result<Reference<'_>, String> {
     if path.len() > MAX_NAME_BYTES {
         return Err(format!("{INVALID}: repository name must not be more than {MAX_NAME_BYTES} characters"));
     }
+    if let Some(why) = digest.and_then(digest_complaint) {
+        return Err(why.to_owned());
+    }
     Ok(Reference { domain, path, tag, digest })
 }
 
@@ -119,6 +122,26 @@ fn valid_tag(tag: &str) -> bool {
     tag.len() <= 128 && tag.bytes().next().is_some_and(word) && tag.bytes().all(|b| word(b) || b == b'.' || b == b'-')
 }
 
+/// What the digest project says of one that has the form of the grammar, which is wider than what can be checked.
+fn digest_complaint(digest: &str) -> Option<&'static str> {
+    const FORMAT: &str = "invalid checksum digest format";
+    let lower = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let (algorithm, hex) = digest.split_once(':')?;
+    let length = match algorithm {
+        "sha256" => 64,
+        "sha384" => 96,
+        "sha512" => 128,
+        other if other.split(['-', '_', '+', '.']).all(|part| part.bytes().all(lower)) => {
+            return Some("unsupported digest algorithm");
+        }
+        _ => return Some(FORMAT),
+    };
+    match hex.len() == length {
+        true => hex.bytes().any(|b| b.is_ascii_uppercase()).then_some(FORMAT),
+        false => Some("invalid checksum digest length"),
+    }
+}
+
 fn valid_digest(digest: &str) -> bool {
     let Some((algorithm, hex)) = digest.split_once(':') else { return false };
     let parts_fit = algorithm.split(['-', '_', '+', '.']).all(|p| {
@@ -149,6 +172,25 @@ mod tests {
         assert!(with_default_tag("x:").is_err());
         assert!(with_default_tag("x___y").is_err());
         assert!(with_default_tag("x__y---z").is_ok());
+    }
+
+    /// They were asked of the runtime, which has other words.
+    #[test]
+    fn digests_that_nobody_can_check_are_told() {
+        let told = |digest: &str| {
+            let name = format!("localhost/x@{digest}");
+            let why = with_default_tag(&name).unwrap_err();
+            why.strip_prefix(&format!("couldn't parse image name {name:?}: ")).unwrap().to_owned()
+        };
+        let hex = "a".repeat(64);
+        assert_eq!(told(&format!("sha256:{}", "a".repeat(40))), "invalid checksum digest length");
+        assert_eq!(told(&format!("sha512:{hex}")), "invalid checksum digest length");
+        assert_eq!(told(&format!("sha256:{}", "A".repeat(64))), "invalid checksum digest format");
+        assert_eq!(told(&format!("md5:{}", "a".repeat(32))), "unsupported digest algorithm");
+        assert_eq!(told(&format!("sha256+b64:{hex}")), "unsupported digest algorithm");
+        // What the grammar does not know is told as before.
+        assert_eq!(told("sha256:abc"), INVALID);
+        assert!(parse(&format!("x@sha384:{}", "0".repeat(96))).is_ok());
     }
 
     #[test]
