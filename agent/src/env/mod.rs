@@ -45,15 +45,16 @@ pub enum EnvError {
     Field(String),
 }
 
-/// All variables, each name once, in the order of their first appearance.
+/// All variables, each name once, in the order of their first appearance. Values are bytes, as those of secrets are.
 pub async fn container_env(
     pod: &Pod,
     container: &Container,
     context: &EnvContext<'_>,
     objects: &dyn Objects,
-) -> Result<Vec<(String, String)>, EnvError> {
+) -> Result<Vec<(String, Vec<u8>)>, EnvError> {
     let mut out = Variables::default();
-    let services = services::variables(pod, context.services);
+    let services = services::variables(pod, context.services).into_iter();
+    let services: Vec<_> = services.map(|(name, value)| (name, value.into_bytes())).collect();
     for source in &container.env_from {
         for (name, value) in all_of(pod, source, objects).await? {
             out.set(format!("{}{name}", source.prefix), value);
@@ -63,7 +64,7 @@ pub async fn container_env(
         let value = match &variable.value_from {
             None => {
                 // What is set already hides a service variable of the same name.
-                let seen: Vec<(String, String)> = services.iter().cloned().chain(out.list.iter().cloned()).collect();
+                let seen: Vec<(String, Vec<u8>)> = services.iter().cloned().chain(out.list.iter().cloned()).collect();
                 Some(expand(&variable.value, &seen))
             }
             Some(from) => value_from(pod, container, from, context, objects).await?,
@@ -80,18 +81,18 @@ pub async fn container_env(
 
 #[derive(Default)]
 struct Variables {
-    list: Vec<(String, String)>,
+    list: Vec<(String, Vec<u8>)>,
 }
 
 impl Variables {
-    fn set(&mut self, name: String, value: String) {
+    fn set(&mut self, name: String, value: Vec<u8>) {
         match self.list.iter_mut().find(|(n, _)| *n == name) {
             Some(slot) => slot.1 = value,
             None => self.list.push((name, value)),
         }
     }
 
-    fn set_if_absent(&mut self, name: String, value: String) {
+    fn set_if_absent(&mut self, name: String, value: Vec<u8>) {
         if !self.list.iter().any(|(n, _)| *n == name) {
             self.list.push((name, value));
         }
@@ -102,12 +103,12 @@ async fn all_of(
     pod: &Pod,
     source: &proto::api::core::v1::EnvFromSource,
     objects: &dyn Objects,
-) -> Result<BTreeMap<String, String>, EnvError> {
+) -> Result<BTreeMap<String, Vec<u8>>, EnvError> {
     let namespace = pod.namespace();
     if let Some(reference) = &source.config_map_ref {
         let name = reference.local_object_reference.as_ref().map_or("", |r| &r.name);
         return match objects.config_map(namespace, name).await {
-            Ok(found) => Ok(found.data.clone()),
+            Ok(found) => Ok(found.data.iter().map(|(k, v)| (k.clone(), v.clone().into_bytes())).collect()),
             Err(e) if e.is_not_found() && reference.optional == Some(true) => Ok(BTreeMap::new()),
             Err(e) => Err(e.into()),
         };
@@ -115,7 +116,7 @@ async fn all_of(
     if let Some(reference) = &source.secret_ref {
         let name = reference.local_object_reference.as_ref().map_or("", |r| &r.name);
         return match objects.secret(namespace, name).await {
-            Ok(found) => Ok(found.data.iter().map(|(k, v)| (k.clone(), text(v))).collect()),
+            Ok(found) => Ok(found.data.iter().map(|(k, v)| (k.clone(), v.to_vec())).collect()),
             Err(e) if e.is_not_found() && reference.optional == Some(true) => Ok(BTreeMap::new()),
             Err(e) => Err(e.into()),
         };
@@ -138,10 +139,6 @@ fn of_file(reference: &proto::api::core::v1::FileKeySelector, volumes: &PodVolum
     }
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 /// `None` for an optional value that is not there.
 async fn value_from(
     pod: &Pod,
@@ -149,25 +146,28 @@ async fn value_from(
     from: &EnvVarSource,
     context: &EnvContext<'_>,
     objects: &dyn Objects,
-) -> Result<Option<String>, EnvError> {
+) -> Result<Option<Vec<u8>>, EnvError> {
+    let text = |found: Result<String, String>| found.map(|text| Some(text.into_bytes())).map_err(EnvError::Field);
     let namespace = pod.namespace();
     if let Some(field) = &from.field_ref {
-        return field_value(pod, &field.field_path, context).map(Some).map_err(EnvError::Field);
+        return text(field_value(pod, &field.field_path, context));
     }
     if let Some(resource) = &from.resource_field_ref {
         let left = Left::to(pod, context.node);
-        return container_resource(pod, resource, &container.name, left).map(Some).map_err(EnvError::Field);
+        return text(container_resource(pod, resource, &container.name, left));
     }
     if let Some(file) = &from.file_key_ref {
-        return of_file(file, context.volumes).map_err(EnvError::Field);
+        let value = of_file(file, context.volumes).map_err(EnvError::Field)?;
+        return Ok(value.map(String::into_bytes));
     }
     let (kind, name, key, optional, found) = if let Some(r) = &from.config_map_key_ref {
         let name = r.local_object_reference.as_ref().map_or("", |r| r.name.as_str());
-        let found = objects.config_map(namespace, name).await.map(|m| m.data.get(&r.key).cloned());
+        let found =
+            objects.config_map(namespace, name).await.map(|m| m.data.get(&r.key).map(|v| v.clone().into_bytes()));
         ("ConfigMap", name, &r.key, r.optional, found)
     } else if let Some(r) = &from.secret_key_ref {
         let name = r.local_object_reference.as_ref().map_or("", |r| r.name.as_str());
-        let found = objects.secret(namespace, name).await.map(|s| s.data.get(&r.key).map(|v| text(v)));
+        let found = objects.secret(namespace, name).await.map(|s| s.data.get(&r.key).map(|v| v.to_vec()));
         ("Secret", name, &r.key, r.optional, found)
     } else {
         return Err(EnvError::Field("the source of the variable is not supported".into()));
@@ -187,10 +187,57 @@ async fn value_from(
 
 #[cfg(test)]
 mod tests {
-    use proto::api::core::v1::FileKeySelector;
+    use proto::api::core::v1::{
+        ConfigMap, EnvFromSource, EnvVar, FileKeySelector, LocalObjectReference, Secret, SecretEnvSource,
+        SecretKeySelector,
+    };
 
     use super::*;
+    use crate::objects::Answer;
     use crate::volumes::MountSource;
+
+    /// Has one secret for all who ask.
+    struct OneSecret(Arc<Secret>);
+
+    impl Objects for OneSecret {
+        fn config_map<'a>(&'a self, _: &'a str, _: &'a str) -> Answer<'a, Result<Arc<ConfigMap>, ObjectError>> {
+            Box::pin(std::future::pending())
+        }
+        fn secret<'a>(&'a self, _: &'a str, _: &'a str) -> Answer<'a, Result<Arc<Secret>, ObjectError>> {
+            Box::pin(std::future::ready(Ok(self.0.clone())))
+        }
+        fn services<'a>(&'a self, _: &'a str) -> Answer<'a, Result<Vec<Arc<Service>>, ObjectError>> {
+            Box::pin(std::future::pending())
+        }
+        fn register(&self, _: &Pod) {}
+        fn unregister(&self, _: &str) {}
+    }
+
+    /// What is no text came to containers as replacement characters.
+    #[tokio::test]
+    async fn values_of_secrets_are_given_byte_for_byte() {
+        let bytes = vec![b'a', 0xff, 0xfe];
+        let secret = Secret { data: [("k".to_owned(), bytes.clone().into())].into(), ..Default::default() };
+        let reference = || Some(LocalObjectReference { name: "s".into() });
+        let key = SecretKeySelector { local_object_reference: reference(), key: "k".into(), ..Default::default() };
+        let from = EnvVarSource { secret_key_ref: Some(key), ..Default::default() };
+        let all = SecretEnvSource { local_object_reference: reference(), ..Default::default() };
+        let container = Container {
+            env_from: vec![EnvFromSource { prefix: "P_".into(), secret_ref: Some(all), ..Default::default() }],
+            env: vec![
+                EnvVar { name: "A".into(), value_from: Some(from), ..Default::default() },
+                EnvVar { name: "B".into(), value: "x$(A)y$(P_k)".into(), ..Default::default() },
+            ],
+            ..Default::default()
+        };
+        let (node, volumes) = (Node::default(), PodVolumes::default());
+        let context =
+            EnvContext { pod_ips: &[], host_ips: &[], node_name: "n", node: &node, services: &[], volumes: &volumes };
+        let objects = OneSecret(Arc::new(secret));
+        let found = container_env(&Pod::default(), &container, &context, &objects).await.unwrap();
+        let both = [b"x".as_slice(), &bytes, b"y", &bytes].concat();
+        assert_eq!(found, [("P_k".into(), bytes.clone()), ("A".into(), bytes), ("B".to_owned(), both)]);
+    }
 
     #[test]
     fn a_key_that_a_file_does_not_have_is_told_with_the_files_place_on_the_node() {

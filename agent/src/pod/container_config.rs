@@ -3,7 +3,7 @@
 use proto::api::core::v1::{Container, Pod};
 use proto::cri;
 
-use super::expand::expand;
+use super::expand::expand_text;
 use super::hash::container_hash;
 use super::labels;
 use super::resources::{NodeResources, container_resources};
@@ -16,7 +16,7 @@ pub struct ContainerInputs<'a> {
     /// The runtime's id of the image.
     pub image_id: String,
     pub image_user: ImageUser,
-    pub envs: Vec<(String, String)>,
+    pub envs: Vec<(String, Vec<u8>)>,
     pub mounts: Vec<cri::Mount>,
     pub devices: Vec<cri::Device>,
     pub cdi_devices: Vec<cri::CdiDevice>,
@@ -31,20 +31,21 @@ pub struct ContainerInputs<'a> {
     pub security: SecurityDefaults<'a>,
 }
 
-pub fn container_config(pod: &Pod, container: &Container, inputs: ContainerInputs<'_>) -> cri::ContainerConfig {
+/// `None` when the value of a variable makes a command or an argument what is no text, which no runtime can be told.
+pub fn container_config(pod: &Pod, container: &Container, inputs: ContainerInputs<'_>) -> Option<cri::ContainerConfig> {
     let variables = &inputs.envs;
-    let expanded = |texts: &[String]| texts.iter().map(|t| expand(t, variables)).collect();
+    let expanded = |texts: &[String]| texts.iter().map(|t| expand_text(t, variables)).collect::<Option<Vec<_>>>();
     let context =
         container_context(pod, container, &inputs.image_user, inputs.target.as_deref(), inputs.userns, inputs.security);
-    cri::ContainerConfig {
+    Some(cri::ContainerConfig {
         metadata: Some(cri::ContainerMetadata { name: container.name.clone(), attempt: inputs.attempt }),
         image: Some(cri::ImageSpec {
             image: inputs.image_id,
             user_specified_image: container.image.clone(),
             ..Default::default()
         }),
-        command: expanded(&container.command),
-        args: expanded(&container.args),
+        command: expanded(&container.command)?,
+        args: expanded(&container.args)?,
         working_dir: container.working_dir.clone(),
         mounts: inputs.mounts,
         devices: inputs.devices,
@@ -61,8 +62,8 @@ pub fn container_config(pod: &Pod, container: &Container, inputs: ContainerInput
         }),
         windows: None,
         stop_signal: if inputs.stop_signals { stop_signal(container) } else { 0 },
-        envs: inputs.envs.into_iter().map(|(key, value)| cri::KeyValue { key, value: value.into_bytes() }).collect(),
-    }
+        envs: inputs.envs.into_iter().map(|(key, value)| cri::KeyValue { key, value }).collect(),
+    })
 }
 
 fn container_labels(pod: &Pod, container: &Container) -> std::collections::BTreeMap<String, String> {
@@ -161,7 +162,7 @@ mod tests {
                 stop_signals,
                 security: SecurityDefaults { seccomp_dir: std::path::Path::new("/"), seccomp_default: false },
             };
-            container_config(&Pod::default(), &container, inputs).stop_signal
+            container_config(&Pod::default(), &container, inputs).unwrap().stop_signal
         };
         assert_eq!(passed(true), cri::Signal::Sigusr1 as i32);
         assert_eq!(passed(false), cri::Signal::RuntimeDefault as i32);

@@ -15,6 +15,7 @@ use crate::events::EventType;
 use crate::images::puller::Wanted;
 use crate::pleg::observed::Observed;
 use crate::pod::container_config::{ContainerInputs, container_config};
+use crate::pod::expand::NOT_TEXT;
 use crate::pod::sandbox_config::log_directory;
 use crate::pod::security::{ImageUser, SecurityDefaults, verify_non_root};
 use crate::pod::spec::{ContainerKind, PodExt, find_container};
@@ -86,9 +87,13 @@ impl StartContext<'_> {
         };
         let pulled = self.shared.puller.ensure(wanted, self.sandbox, self.secrets).await;
         let image = pulled.inspect_err(|e| failed(&e.reason))?;
-        let mut config = self.config(container, &image, target).await.map_err(|why| {
+        let config = self.config(container, &image, target).await.map_err(|why| {
             failed(&why);
             failure("CreateContainerConfigError", why)
+        })?;
+        let mut config = config.ok_or_else(|| {
+            failed(NOT_TEXT);
+            failure("CreateContainerError", NOT_TEXT.to_owned())
         })?;
         if let Some(resources) = config.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
             self.shared.managers.place(self.pod, container, resources);
@@ -142,12 +147,13 @@ impl StartContext<'_> {
         Ok(id)
     }
 
+    /// `None` where [`container_config`] makes none.
     async fn config(
         &self,
         container: &Container,
         image: &cri::Image,
         target: Option<&str>,
-    ) -> Result<cri::ContainerConfig, String> {
+    ) -> Result<Option<cri::ContainerConfig>, String> {
         let (shared, pod) = (self.shared, self.pod);
         let attempt = self.attempt(container);
         let host_ips = shared.host_ips();
@@ -169,8 +175,8 @@ impl StartContext<'_> {
         crate::dns_hosts::hostname(pod, &shared.config.dns)?;
         let own = container_env(pod, container, &context, &*shared.objects).await.map_err(|e| e.to_string())?;
         // What the pod sets wins over what a plugin sets.
-        let mut envs: Vec<(String, String)> =
-            from_plugins.envs.into_iter().filter(|(name, _)| !own.iter().any(|(n, _)| n == name)).collect();
+        let of_plugins = from_plugins.envs.into_iter().filter(|(name, _)| !own.iter().any(|(n, _)| n == name));
+        let mut envs: Vec<(String, Vec<u8>)> = of_plugins.map(|(name, value)| (name, value.into_bytes())).collect();
         envs.extend(own);
         // Those of plugins come first: what the pod mounts lies above them.
         let mut mounts = from_plugins.mounts;
@@ -200,14 +206,14 @@ impl StartContext<'_> {
             stop_signals: shared.config.stop_signals,
             security: SecurityDefaults { seccomp_dir: &seccomp_dir, seccomp_default: shared.config.seccomp_default },
         };
-        let mut config = container_config(pod, container, inputs);
+        let Some(mut config) = container_config(pod, container, inputs) else { return Ok(None) };
         if let Some(context) = config.linux.as_mut().and_then(|linux| linux.security_context.as_mut()) {
             groups::add(pod, self.volumes, &mut context.supplemental_groups);
         }
-        Ok(config)
+        Ok(Some(config))
     }
 
-    fn mounts(&self, container: &Container, envs: &[(String, String)]) -> Result<Vec<cri::Mount>, String> {
+    fn mounts(&self, container: &Container, envs: &[(String, Vec<u8>)]) -> Result<Vec<cri::Mount>, String> {
         let (shared, pod) = (self.shared, self.pod);
         let pod_dir = shared.pod_dir(pod.uid());
         // A container that brings its own hosts file keeps it; without an address there is nothing to write.

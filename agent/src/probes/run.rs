@@ -151,7 +151,8 @@ impl Job {
 /// A command with the variables that the spec gives; those from elsewhere are not looked up and are empty.
 fn expanded(command: &[String], container: &Container) -> Vec<String> {
     let variables: Vec<(String, String)> = container.env.iter().map(|e| (e.name.clone(), e.value.clone())).collect();
-    command.iter().map(|part| crate::pod::expand::expand(part, &variables)).collect()
+    // Of texts come texts.
+    command.iter().map(|part| crate::pod::expand::expand_text(part, &variables).unwrap_or_default()).collect()
 }
 
 #[cfg(test)]

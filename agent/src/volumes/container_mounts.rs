@@ -8,7 +8,7 @@ use proto::api::core::v1::{Container, Pod, VolumeMount};
 use proto::cri;
 
 use crate::pod::container_path;
-use crate::pod::expand::expand;
+use crate::pod::expand::{NOT_TEXT, expand_text};
 use crate::pod::spec::PodExt;
 
 use super::sub_path::{self, SubPathError};
@@ -20,7 +20,7 @@ pub struct MountContext<'a> {
     pub pod_dir: &'a Path,
     pub volumes: &'a PodVolumes,
     /// The environment, for `subPathExpr`.
-    pub envs: &'a [(String, String)],
+    pub envs: &'a [(String, Vec<u8>)],
     /// The pod's hosts file, unless the container brings its own.
     pub hosts_file: Option<&'a Path>,
     pub termination_log: Option<&'a Path>,
@@ -161,7 +161,7 @@ fn absolute(path: &str) -> String {
 }
 
 /// Every variable of `subPathExpr` must have a value, or a container would see more of the volume than it should.
-fn sub_path_of(mount: &VolumeMount, envs: &[(String, String)]) -> Result<String, String> {
+fn sub_path_of(mount: &VolumeMount, envs: &[(String, Vec<u8>)]) -> Result<String, String> {
     let text = &mount.sub_path_expr;
     if text.is_empty() {
         return Ok(mount.sub_path.clone());
@@ -171,7 +171,7 @@ fn sub_path_of(mount: &VolumeMount, envs: &[(String, String)]) -> Result<String,
     missing.sort_unstable();
     missing.dedup();
     match missing.is_empty() {
-        true => Ok(expand(text, envs)),
+        true => expand_text(text, envs).ok_or_else(|| NOT_TEXT.to_owned()),
         false => Err(format!("missing value for {}", missing.join(", "))),
     }
 }

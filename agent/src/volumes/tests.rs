@@ -443,7 +443,7 @@ fn mounts_of(
     mount: VolumeMount,
 ) -> Result<Vec<proto::cri::Mount>, VolumeError> {
     let container = Container { name: "main".into(), volume_mounts: vec![mount], ..Default::default() };
-    let envs = [("POD".to_owned(), "p".to_owned()), ("EMPTY".to_owned(), String::new())];
+    let envs = [("POD".to_owned(), b"p".to_vec()), ("EMPTY".to_owned(), Vec::new())];
     let context = MountContext {
         pod_dir: &scratch.0.join("pods/u1"),
         volumes: &[("d".to_owned(), source)].into(),
