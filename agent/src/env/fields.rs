@@ -17,7 +17,8 @@ use super::EnvContext;
 pub fn field_value(pod: &Pod, path: &str, context: &EnvContext<'_>) -> Result<String, String> {
     let first = |ips: &[String]| ips.first().cloned().unwrap_or_default();
     match path {
-        "spec.nodeName" => Ok(context.node_name.to_owned()),
+        // What it was called once.
+        "spec.nodeName" | "spec.host" => Ok(context.node_name.to_owned()),
         "spec.serviceAccountName" => Ok(pod.spec().service_account_name.clone()),
         "status.hostIP" => Ok(first(context.host_ips)),
         "status.hostIPs" => Ok(context.host_ips.join(",")),

@@ -237,6 +237,9 @@ mod tests {
         let found = container_env(&Pod::default(), &container, &context, &objects).await.unwrap();
         let both = [b"x".as_slice(), &bytes, b"y", &bytes].concat();
         assert_eq!(found, [("P_k".into(), bytes.clone()), ("A".into(), bytes), ("B".to_owned(), both)]);
+        // Files written for the first of all servers name the node so.
+        let host = fields::field_value(&Pod::default(), "spec.host", &context);
+        assert_eq!(host, Ok("n".into()));
     }
 
     #[test]
