@@ -8,6 +8,7 @@ use proto::api::storage::v1::CsiDriverSpec;
 use serde_json::{Value, json};
 
 use crate::objects::{Objects, TokenQuery, Tokens};
+use crate::pod::expand::NOT_TEXT;
 use crate::pod::spec::PodExt;
 
 use super::wanted::SecretName;
@@ -28,16 +29,19 @@ pub fn pod_info(pod: &Pod, inline: bool) -> BTreeMap<String, String> {
     pairs.into_iter().map(|(key, value)| (format!("csi.storage.k8s.io/{key}"), value.to_owned())).collect()
 }
 
-/// The data of a secret; values that are no text are given as well as text can give them.
+/// The data of a secret.
 ///
 /// # Errors
-/// The secret is not there.
+/// The secret is not there, or has what is no text: a driver cannot be told of it.
 pub async fn secret(objects: &dyn Objects, name: &Option<SecretName>) -> Result<BTreeMap<String, String>, String> {
     let Some((namespace, name)) = name else { return Ok(BTreeMap::new()) };
     let found = objects.secret(namespace, name).await.map_err(|e| {
         format!("fetching NodePublishSecretRef {namespace}/{name} failed: failed to find the secret {name} in the namespace {namespace} with error: {e}")
     })?;
-    Ok(found.data.iter().map(|(key, value)| (key.clone(), String::from_utf8_lossy(value).into_owned())).collect())
+    let text = |value: &[u8]| {
+        String::from_utf8(value.to_vec()).map_err(|_| format!("rpc error: code = Internal desc = {NOT_TEXT}"))
+    };
+    found.data.iter().map(|(key, value)| Ok((key.clone(), text(value)?))).collect()
 }
 
 /// The tokens that the driver asks for, as the pair that goes into its context or its secrets.
@@ -74,7 +78,41 @@ pub async fn tokens(
 
 #[cfg(test)]
 mod tests {
+    use proto::api::core::v1::{ConfigMap, Secret, Service};
+    use std::sync::Arc;
+
     use super::*;
+    use crate::objects::{Answer, ObjectError};
+
+    /// Has one secret for all who ask.
+    struct OneSecret(Arc<Secret>);
+
+    impl Objects for OneSecret {
+        fn config_map<'a>(&'a self, _: &'a str, _: &'a str) -> Answer<'a, Result<Arc<ConfigMap>, ObjectError>> {
+            Box::pin(std::future::pending())
+        }
+        fn secret<'a>(&'a self, _: &'a str, _: &'a str) -> Answer<'a, Result<Arc<Secret>, ObjectError>> {
+            Box::pin(std::future::ready(Ok(self.0.clone())))
+        }
+        fn services<'a>(&'a self, _: &'a str) -> Answer<'a, Result<Vec<Arc<Service>>, ObjectError>> {
+            Box::pin(std::future::pending())
+        }
+        fn register(&self, _: &Pod) {}
+        fn unregister(&self, _: &str) {}
+    }
+
+    /// Drivers were given other words than the secret's, and might have refused a key or made another one of it.
+    #[tokio::test]
+    async fn a_secret_that_is_no_text_is_given_to_no_driver() {
+        let of = async |value: &[u8]| {
+            let data = [("k".to_owned(), value.to_vec().into())].into();
+            let objects = OneSecret(Arc::new(Secret { data, ..Default::default() }));
+            secret(&objects, &Some(("ns".into(), "s".into()))).await
+        };
+        assert_eq!(of(b"v").await, Ok([("k".to_owned(), "v".to_owned())].into()));
+        let why = "rpc error: code = Internal desc = grpc: error while marshaling: string field contains invalid UTF-8";
+        assert_eq!(of(b"v\xff").await, Err(why.into()));
+    }
 
     #[test]
     fn a_driver_hears_of_the_pod_in_the_kubelets_words() {
