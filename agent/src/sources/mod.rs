@@ -4,6 +4,7 @@ mod affinity;
 pub mod api;
 pub mod files;
 pub mod manifest;
+mod mount_rules;
 mod pod_rules;
 mod resource_rules;
 mod rules;

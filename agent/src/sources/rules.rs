@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::config::parse_ip;
 
-use super::{affinity, pod_rules, resource_rules};
+use super::{affinity, mount_rules, pod_rules, resource_rules};
 
 /// What is wrong with a manifest, each entry with its path; nothing when it may run.
 pub fn broken(pod: &Value) -> Vec<String> {
@@ -33,6 +33,7 @@ pub fn broken(pod: &Value) -> Vec<String> {
     containers(spec, &mut found);
     affinity::broken(spec, &mut found);
     pod_rules::broken(spec, &mut found);
+    mount_rules::broken(spec, &mut found);
     resource_rules::broken(spec, &mut found);
     for (i, volume) in list(spec, "volumes").iter().enumerate() {
         let members = volume.as_object().into_iter().flatten();
@@ -66,7 +67,8 @@ enum Check {
 }
 
 const PROTOCOLS: Check = Check::OneOf(&["SCTP", "TCP", "UDP"]);
-const HANDLERS: Check = Check::OnlyOne(&["exec", "httpGet", "tcpSocket", "grpc", "sleep"], "handler type");
+const HOOKS: Check = Check::OnlyOne(&["exec", "httpGet", "tcpSocket", "sleep"], "handler type");
+const PROBES: Check = Check::OnlyOne(&["exec", "httpGet", "tcpSocket", "grpc"], "handler type");
 const ID: Check = Check::Between(0, i32::MAX as i64);
 const MODE: Check = Check::Between(0, 0o777);
 const SECCOMP: Check = Check::OneOf(&["Localhost", "RuntimeDefault", "Unconfined"]);
@@ -124,8 +126,8 @@ const RULES: &[(&str, bool, Check)] = &[
     ("spec.@[].securityContext.procMount", false, Check::OneOf(&["Default", "Unmasked"])),
     ("spec.@[].securityContext.seccompProfile.type", true, SECCOMP),
     ("spec.@[].securityContext.appArmorProfile.type", true, SECCOMP),
-    ("spec.@[].lifecycle.postStart|preStop", false, HANDLERS),
-    ("spec.@[].livenessProbe|readinessProbe|startupProbe", false, HANDLERS),
+    ("spec.@[].lifecycle.postStart|preStop", false, HOOKS),
+    ("spec.@[].livenessProbe|readinessProbe|startupProbe", false, PROBES),
     ("spec.@[].lifecycle.postStart|preStop.exec.command", true, Check::Any),
     ("spec.@[].lifecycle.postStart|preStop.httpGet|tcpSocket.port", true, Check::Port),
     ("spec.@[].lifecycle.postStart|preStop.httpGet.scheme", false, Check::OneOf(&["HTTP", "HTTPS"])),
@@ -144,6 +146,8 @@ const RULES: &[(&str, bool, Check)] = &[
     ("spec.restartPolicy", false, Check::OneOf(&["Always", "OnFailure", "Never"])),
     ("spec.dnsPolicy", false, Check::OneOf(&["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"])),
     ("spec.dnsConfig.nameservers[]", false, Check::Text(address)),
+    ("spec.dnsConfig.searches[]", false, Check::Text(search)),
+    ("spec.readinessGates[].conditionType", true, Check::Text(qualified_name)),
     ("spec.activeDeadlineSeconds", false, Check::Between(1, i32::MAX as i64)),
     ("spec.hostname|subdomain", false, LABEL),
     ("spec.nodeName|priorityClassName|runtimeClassName|hostnameOverride", false, SUBDOMAIN),
@@ -156,6 +160,7 @@ const RULES: &[(&str, bool, Check)] = &[
     ("spec.securityContext.supplementalGroups[]", false, ID),
     ("spec.securityContext.fsGroupChangePolicy", false, Check::OneOf(&["Always", "OnRootMismatch"])),
     ("spec.securityContext.supplementalGroupsPolicy", false, Check::OneOf(&["Merge", "Strict"])),
+    ("spec.securityContext.seLinuxChangePolicy", false, Check::OneOf(&["MountOption", "Recursive"])),
     ("spec.securityContext.seccompProfile.type", true, SECCOMP),
     ("spec.securityContext.appArmorProfile.type", true, SECCOMP),
     ("spec.securityContext.sysctls", false, Check::Unique("name")),
@@ -182,7 +187,8 @@ const RULES: &[(&str, bool, Check)] = &[
     ("spec.volumes[].downwardAPI.items[].mode", false, MODE),
     ("spec.volumes[].projected.sources[].downwardAPI.items[].path", true, LOCAL),
     ("spec.volumes[].projected.sources[].downwardAPI.items[].mode", false, MODE),
-    ("spec.volumes[].nfs.server|path", true, Check::Any),
+    ("spec.volumes[].nfs.server", true, Check::Any),
+    ("spec.volumes[].nfs.path", true, Check::Text(absolute)),
     ("spec.volumes[].iscsi.targetPortal|iqn", true, Check::Any),
     ("spec.volumes[].image.pullPolicy", false, Check::OneOf(&["Always", "IfNotPresent", "Never"])),
 ];
@@ -429,6 +435,18 @@ pub(super) fn subdomain(text: &str) -> Option<&'static str> {
     }
 }
 
+/// A search path of a resolver: a final dot is fine, underscores are, and so is the root.
+fn search(text: &str) -> Option<&'static str> {
+    let why = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must \
+               start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
+               '[a-z0-9_]([-_a-z0-9]*[a-z0-9_])?(\\.[a-z0-9_]([-_a-z0-9]*[a-z0-9_])?)*')";
+    match text.strip_suffix('.').unwrap_or(text) {
+        // Underscores may stand wherever letters may.
+        "" => (text != ".").then_some(why),
+        name => subdomain(&name.replace('_', "a")).map(|told| if told.starts_with("must") { told } else { why }),
+    }
+}
+
 fn name_part(text: &str) -> bool {
     let edge = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_alphanumeric());
     text.len() <= 63
@@ -478,6 +496,10 @@ fn port_name(text: &str) -> Option<&'static str> {
     } else {
         (text.starts_with('-') || text.ends_with('-')).then_some("must not begin or end with a hyphen")
     }
+}
+
+fn absolute(text: &str) -> Option<&'static str> {
+    (!text.starts_with('/')).then_some("must be an absolute path")
 }
 
 fn no_way_back(text: &str) -> Option<&'static str> {
@@ -558,7 +580,7 @@ mod tests {
             ("", "env: [{value: x}]", "spec.containers[0].env[0].name: Required value"),
             (
                 "",
-                "env: [{name: A, value: x, valueFrom: {fieldRef: {fieldPath: a}}}]",
+                "env: [{name: A, value: x, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]",
                 "spec.containers[0].env[0].valueFrom: \
                 Invalid value: \"\": may not be specified when `value` is not empty",
             ),
@@ -593,6 +615,17 @@ mod tests {
                 "",
                 "livenessProbe: {exec: {command: [a]}, successThreshold: 2}",
                 "spec.containers[0].livenessProbe.successThreshold: Invalid value: 2: must be 1",
+            ),
+            (
+                "",
+                "livenessProbe: {sleep: {seconds: 1}}",
+                "spec.containers[0].livenessProbe: Required value: must specify a handler type",
+            ),
+            (
+                "securityContext: {seLinuxChangePolicy: Never}",
+                "",
+                "spec.securityContext.seLinuxChangePolicy: Unsupported value: \"Never\": supported values: \
+                \"MountOption\", \"Recursive\"",
             ),
             (
                 "",
@@ -638,8 +671,21 @@ mod tests {
         assert_eq!(volumes("{name: a}, {name: a}"), "spec.volumes[1].name: Duplicate value: \"a\"");
         assert_eq!(volumes("{emptyDir: {}}"), "spec.volumes[0].name: Required value");
         assert_eq!(volumes("{name: a, hostPath: {}}"), "spec.volumes[0].hostPath.path: Required value");
+        let relative = "spec.volumes[0].nfs.path: Invalid value: \"b\": must be an absolute path";
+        assert_eq!(volumes("{name: a, nfs: {server: s, path: b}}"), relative);
         let two = volumes("{name: a, hostPath: {path: /a}, emptyDir: {}}");
         assert!(two.ends_with("Forbidden: may not specify more than 1 volume type"), "{two}");
+    }
+
+    #[test]
+    fn search_paths_are_domains() {
+        for fine in [".", "a.b", "a.b.", "_tcp.a_b"] {
+            assert_eq!(search(fine), None, "{fine}");
+        }
+        for bad in ["", "..", "A", "a..b", "-a", "a b"] {
+            assert!(search(bad).is_some_and(|why| why.contains("'_', '-' or '.'")), "{bad}");
+        }
+        assert_eq!(search(&"a".repeat(254)), Some("must be no more than 253 characters"));
     }
 
     /// It would name a folder of the agent's choice no longer.
