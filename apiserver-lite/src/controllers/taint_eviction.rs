@@ -181,7 +181,8 @@ mod tests {
         let taints = json!([{"key": "mine", "effect": "NoExecute"}]);
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "spec": {"taints": taints}});
         client.create("nodes", "", node).await.expect("a node");
-        let tolerations = json!([{"key": "mine", "operator": "Exists", "tolerationSeconds": 100}]);
+        let tolerations =
+            json!([{"key": "mine", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 100}]);
         let spec = json!({"nodeName": "n", "containers": [{"name": "c", "image": "i"}], "tolerations": tolerations});
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec});
         client.create("pods", "default", pod).await.expect("a pod");
