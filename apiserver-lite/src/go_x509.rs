@@ -4,8 +4,8 @@
 //! Go's rules differ from webpki's, whose users rustls has in mind: a certificate that says it may be used for anything
 //! may be used here, an authority may be a server or a client itself, a certificate that is trusted itself needs nobody
 //! to vouch for it, and a trusted authority has to be in force. So chains are looked for here, in Go's order; then webpki is
-//! asked as well, for what Go has no other opinion on (name constraints, how DER is written), and nobody is let in whom
-//! only one of the two knows.
+//! asked as well, for what Go has no other opinion on (name constraints, how DER is written). A leaf that is an authority
+//! webpki refuses before it looks for a chain: of such a one this search decides alone.
 //!
 //! Names are not looked at: that is for the ones who know which they want. Followed: `crypto/x509/verify.go`.
 

@@ -57,3 +57,47 @@ fn refused_beyond(most: usize) {
         }
     }
 }
+
+/// As `kubectl get -o yaml` and `?pretty=true` ask for it. A few hundred kilobytes became gigabytes of blanks.
+#[test]
+fn what_is_nested_deep_is_not_indented_without_end() {
+    let wide = format!("[{}]", vec!["1"; 1000].join(","));
+    for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+        let text = format!("{}{wide}{}", open.repeat(190), close.repeat(190));
+        let value = json::parse(text.as_bytes()).expect("JSON").value;
+        let mut deeper = value.clone();
+        for _ in 0..1000 {
+            deeper = serde_json::json!({"a": deeper, "b": "x: y"});
+        }
+        let written = |value| {
+            let mut yaml = Vec::new();
+            yaml::write(value, &mut yaml);
+            yaml
+        };
+        assert_eq!(yaml::parse(&written(&value)).expect("YAML"), value);
+        assert!(written(&deeper).len() < 1 << 20, "{} bytes", written(&deeper).len());
+        let mut compact = Vec::new();
+        json::write_sorted(&deeper, &mut compact);
+        let pretty = json::indent(&compact);
+        assert!(pretty.len() < 2 << 20, "{} bytes", pretty.len());
+        let lines = |text: &[u8]| String::from_utf8_lossy(text).split_whitespace().collect::<String>();
+        assert_eq!(lines(&pretty), lines(&compact));
+    }
+}
+
+/// What lies below the deepest indentation is JSON in YAML, which reads back as it was.
+#[test]
+fn flow_within_blocks_reads_back() {
+    let mut value = serde_json::json!({"b": [1, "x: y", null, {"c": "<\u{1f600}>", "d": {}}], "e": "long ".repeat(40)});
+    for _ in 0..195 {
+        value = serde_json::json!({"a": value});
+    }
+    let mut deep = serde_json::json!([value]);
+    for _ in 0..3 {
+        deep = serde_json::json!({"k": deep});
+    }
+    let mut text = Vec::new();
+    yaml::write(&deep, &mut text);
+    let shown = String::from_utf8_lossy(&text);
+    assert_eq!(yaml::parse(&text).map_err(|error| error.to_string()), Ok(deep), "{shown}");
+}

@@ -253,9 +253,16 @@ impl ServiceAccountTokens {
     }
 }
 
-/// What is wrong with the times that a token names, in seconds since 1970. A time that it does not name is no limit.
+/// What is wrong with the times that a token names, in seconds since 1970, which may have a fraction. A time that it does not
+/// name is no limit.
 fn untimely(claims: &Value, now: i64) -> Option<&'static str> {
-    let at = |claim: &str| claims[claim].as_i64();
+    for claim in ["nbf", "exp", "iat"] {
+        if !matches!(claims[claim], Value::Null | Value::Number(_)) {
+            return Some("service account token names a time that is none");
+        }
+    }
+    // Of what is no whole number the fraction is dropped, as there.
+    let at = |claim: &str| claims[claim].as_i64().or_else(|| claims[claim].as_f64().map(|at| at as i64));
     if at("nbf").is_some_and(|starts| now + LEEWAY < starts) {
         return Some("service account token is not valid yet");
     }
@@ -308,5 +315,8 @@ mod tests {
             "that it is too early comes first"
         );
         assert_eq!(untimely(&json!({}), NOW), None);
+        assert_eq!(untimely(&json!({"exp": 1.6e9}), NOW), expired, "some write them so");
+        let none = Some("service account token names a time that is none");
+        assert_eq!(untimely(&json!({"exp": "1700000000"}), NOW), none);
     }
 }

@@ -78,12 +78,23 @@ struct Outcome {
     problems: Vec<Problem>,
     /// The texts of the complaints: of equal ones the first is kept.
     told: HashSet<String>,
+    /// Of the complaints' texts.
+    bytes: usize,
     count: usize,
 }
 
+/// Bytes of complaints beyond which no more are collected. Each names the whole way to its value, so that a small object of
+/// great depth could have hundreds of megabytes of them.
+const MAX_TOLD: usize = 1 << 20;
+
 impl Outcome {
+    fn is_full(&self) -> bool {
+        self.bytes > MAX_TOLD
+    }
+
     fn add(&mut self, problem: Problem) {
-        if self.told.insert(problem.text.clone()) {
+        if !self.is_full() && self.told.insert(problem.text.clone()) {
+            self.bytes += problem.text.len() + problem.message.len() + problem.field.as_ref().map_or(0, String::len);
             self.problems.push(problem);
         }
     }
@@ -91,7 +102,7 @@ impl Outcome {
     fn merge(&mut self, other: Outcome) {
         self.count += other.count;
         if self.problems.is_empty() {
-            (self.problems, self.told) = (other.problems, other.told);
+            (self.problems, self.told, self.bytes) = (other.problems, other.told, other.bytes);
             return;
         }
         other.problems.into_iter().for_each(|p| self.add(p));
@@ -99,6 +110,9 @@ impl Outcome {
 
     /// A complaint about a field that shows a value.
     fn invalid(&mut self, path: &Place<'_>, shown: &str, why: &str) {
+        if self.is_full() {
+            return;
+        }
         self.push(path, "FieldValueInvalid", format!("Invalid value: {shown}: {}", body(path, why)), body(path, why));
     }
 
@@ -116,6 +130,9 @@ impl Outcome {
     }
 
     fn wrong_type(&mut self, path: &Place<'_>, expected: &str, found: &str) {
+        if self.is_full() {
+            return;
+        }
         let why = body(path, &format!("must be of type {expected}: {}", quote(found)));
         self.push(path, "FieldValueTypeInvalid", format!("Invalid value: {}: {why}", quote(found)), why);
     }
@@ -503,6 +520,15 @@ mod tests {
 
     fn object(properties: Value) -> Value {
         json!({"type": "object", "properties": {"s": {"type": "object", "properties": properties}}})
+    }
+
+    /// A quarter of a megabyte became four hundred.
+    #[test]
+    fn complaints_come_to_an_end() {
+        let schema = json!({"type": "array", "items": {"type": "integer"}});
+        let items: Vec<Value> = (0..100_000).map(|at| format!("no number {at}").into()).collect();
+        let told = texts(schema, items.into());
+        assert!((100..20_000).contains(&told.len()), "{} complaints", told.len());
     }
 
     #[test]

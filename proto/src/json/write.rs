@@ -306,13 +306,17 @@ pub fn write_string(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
+/// Lines are indented no deeper than this many levels: a small document that is nested thousands of times would become
+/// gigabytes of blanks.
+const DEEPEST_INDENT: usize = 200;
+
 /// Compact JSON of our own writing with two spaces of indent, as Kubernetes answers `?pretty=true`.
 pub fn indent(compact: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(compact.len() * 2);
     let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
     let newline = |depth: usize, out: &mut Vec<u8>| {
         out.push(b'\n');
-        out.resize(out.len() + depth * 2, b' ');
+        out.resize(out.len() + depth.min(DEEPEST_INDENT) * 2, b' ');
     };
     for (at, &byte) in compact.iter().enumerate() {
         if quoted {

@@ -11,6 +11,9 @@ use super::resolve::{Scalar, resolve};
 const WIDTH: usize = 80;
 /// Longer keys take the `? key` form.
 const MAX_SIMPLE_KEY: usize = 128;
+/// What would be indented by more characters is written as JSON, which is YAML too: every line repeats its indentation, and a
+/// small document that is nested thousands of times would become gigabytes of blanks.
+const DEEPEST_INDENT: isize = 400;
 
 /// Appends a document that ends with a line end.
 pub fn write(value: &Value, out: &mut Vec<u8>) {
@@ -76,6 +79,7 @@ impl Emitter<'_> {
         match value {
             Value::Object(map) if map.is_empty() => self.empty("{", "}"),
             Value::Array(list) if list.is_empty() => self.empty("[", "]"),
+            Value::Object(_) | Value::Array(_) if self.indent >= DEEPEST_INDENT => self.flow(value),
             Value::Object(map) => self.mapping(map),
             Value::Array(list) => self.sequence(list, in_mapping),
             Value::String(text) => self.text(text, false),
@@ -88,6 +92,17 @@ impl Emitter<'_> {
     fn empty(&mut self, open: &str, close: &str) {
         self.indicator(open, true, true, false);
         self.indicator(close, false, false, false);
+    }
+
+    fn flow(&mut self, value: &Value) {
+        let mut json = Vec::new();
+        crate::json::write_sorted(value, &mut json);
+        if !self.whitespace {
+            self.put(' ');
+        }
+        self.out.extend_from_slice(&json);
+        self.column += json.len();
+        (self.whitespace, self.indention) = (false, false);
     }
 
     fn mapping(&mut self, map: &Map<String, Value>) {
