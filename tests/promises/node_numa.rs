@@ -185,7 +185,7 @@ fn as_few_as_needed(pods: &mut Pods) -> Result<()> {
     pods.node.end_agent(Signal::SIGTERM);
     pods.node.start_agent()?;
     pods.create("spread", &guaranteed("100m", "1500Mi"))?;
-    ensure!(told(pods, "spread")?[1] == "0-1", "{}", told(pods, "spread")?);
+    ensure!(told(pods, "spread")?[1] == "0,1", "{}", told(pods, "spread")?);
     let both = json!([{"numaAffinity": [0, 1], "type": "memory", "size": 1500 * MIB}]);
     ensure!(blocks(pods, "spread")? == both, "{:#}", state(pods, "memory_manager_state")?);
     // A node of a group gives nothing alone.
