@@ -401,7 +401,7 @@ impl<'a> Tokens<'a> {
         self.save_candidate()?;
         self.key_allowed = false;
         let start = self.mark;
-        while !is_space(self.char()) && !(self.in_flow() && ",[]{}".contains(self.char())) {
+        while !(is_space(self.char()) || self.in_flow() && ",[]{}".contains(self.char())) {
             self.skip();
         }
         self.push(Kind::Tag, start);
