@@ -100,7 +100,8 @@ impl Controller for NodeLifecycle {
             }
             NODES => {
                 let now = Instant::now();
-                let is_ready = condition(&change.object.value(), "Ready").is_some_and(|c| c["status"] == "True");
+                let is_ready =
+                    condition(&change.object.without_owners(), "Ready").is_some_and(|c| c["status"] == "True");
                 let zone = Zone::of(change.object);
                 match self.nodes.get_mut(&key.name) {
                     Some(node) => (node.heard, node.is_ready, node.zone) = (now, is_ready, zone),
