@@ -191,7 +191,7 @@ impl DaemonSets {
                         kept.push(pod);
                         continue;
                     }
-                    match self.back_off(&set.keys.uid, &node.key.name) {
+                    match self.back_off(set, &node.key.name) {
                         Some(wait) => again = Some(again.map_or(wait, |a| a.min(wait))),
                         None => {
                             let text = format!(
@@ -254,10 +254,16 @@ impl DaemonSets {
     }
 
     /// Time until a node's failed pod may be replaced; None for now, which counts as a failure.
-    fn back_off(&self, set: &str, node: &str) -> Option<Duration> {
+    fn back_off(&self, set: &ObjectRef, node: &str) -> Option<Duration> {
         let now = tokio::time::Instant::now();
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = failures.entry((set.into(), node.into())).or_insert((0, now));
+        // Work that goes on outlives its set. Nobody takes away what is noted after the news of the set's end; a set that is
+        // still there now ends later than this is noted, because that takes the same lock.
+        let there = self.client.get(DAEMON_SET.resource, &set.key.namespace, &set.key.name);
+        if there.is_none_or(|there| there.keys.uid != set.keys.uid) {
+            return Some(FIRST_BACKOFF);
+        }
+        let entry = failures.entry((set.keys.uid.clone(), node.into())).or_insert((0, now));
         if entry.0 > 0 {
             let wait = FIRST_BACKOFF.saturating_mul(1 << (entry.0 - 1).min(16)).min(LONGEST_BACKOFF);
             let due = entry.1 + wait;

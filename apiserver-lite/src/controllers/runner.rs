@@ -58,7 +58,8 @@ pub trait Controller: Send + 'static {
 /// Work on a key.
 pub type Work = BoxFuture<'static, Result<Option<Duration>>>;
 
-/// Keys that a controller works on at once, as upstream's `--concurrent-*-syncs` of workloads.
+/// Keys that a controller works on at once, as upstream's `--concurrent-*-syncs` of most workloads; of daemon sets upstream
+/// works on two.
 pub const AT_ONCE: usize = 5;
 
 /// Runs a controller until the runtime ends; `make` builds it again after a panic, or after events were lost.
