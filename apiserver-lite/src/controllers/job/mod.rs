@@ -255,13 +255,24 @@ impl Jobs {
         }
         let pods = match &view.per_index {
             Some(per_index) => {
-                let (now, later): (Vec<i64>, Vec<i64>) = free_indexes(view).partition(|i| per_index.wait(*i).is_none());
-                let (used, wait) = (now.len().min(missing), later.into_iter().filter_map(|i| per_index.wait(i)).min());
-                if used == 0 {
+                // No further than is needed: a job may want two billion completions. What comes after that waits for a
+                // pod's end in any case.
+                let (mut now, mut wait) = (Vec::new(), None::<Duration>);
+                for index in free_indexes(view) {
+                    match per_index.wait(index) {
+                        Some(left) => wait = Some(wait.map_or(left, |wait| wait.min(left))),
+                        None => now.push(index),
+                    }
+                    if now.len() == missing {
+                        break;
+                    }
+                }
+                if now.is_empty() {
                     return Ok(wait);
                 }
                 again = wait;
-                new_pods(view, now.into_iter().take(missing), used)
+                let count = now.len();
+                new_pods(view, now.into_iter(), count)
             }
             None => {
                 if let Some(wait) = view.backoff() {
