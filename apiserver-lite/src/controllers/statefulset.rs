@@ -54,7 +54,7 @@ impl Controller for StatefulSets {
     type Key = Key;
 
     fn watched(&self) -> Vec<ResourceId> {
-        [STATEFUL_SET.resource, "pods"].map(Into::into).into()
+        [STATEFUL_SET.resource, "pods", claims::CLAIMS].map(Into::into).into()
     }
 
     fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Key>) {
@@ -67,6 +67,16 @@ impl Controller for StatefulSets {
                 self.sets.insert(object.keys.uid.clone(), (object.key.clone(), selector));
             }
             queue.add(object.key.clone());
+            return;
+        }
+        if change.resource == 2 {
+            // A pod may wait for the end of a claim that belongs to an earlier one.
+            if change.deleted() || change.previous.is_some_and(|old| !old.keys.owners.is_empty()) {
+                let fitting = self.sets.values().filter(|(key, _)| {
+                    key.namespace == object.key.namespace && claims::may_be_of(&key.name, &object.key.name)
+                });
+                fitting.for_each(|(key, _)| queue.add(key.clone()));
+            }
             return;
         }
         self.pods.observe(change, |p| by_owner(p).chain(p.keys.owners.is_empty().then_some("")));
@@ -117,11 +127,7 @@ impl StatefulSets {
         let used: Vec<&str> = live.chain([plan.current.name(), plan.update.name()]).collect();
         history::clean_up(&self.client, &plan.value, &revisions, &used).await?;
         result?;
-        // Nothing tells of the claims' end.
-        let is_missing = |n: i64| !pods.iter().any(|p| ordinal(&plan.set.key.name, &p.key.name) == Some(n));
-        let mut range = plan.start()..plan.start() + plan.replicas();
-        let waits = range.any(|n| self.claims_stale(&plan, n) && is_missing(n));
-        Ok(again.or(waits.then_some(Duration::from_secs(1))))
+        Ok(again)
     }
 }
 
@@ -184,13 +190,18 @@ impl StatefulSets {
         let range = plan.start()..plan.start() + plan.replicas();
         let (mut inside, mut surplus): (Vec<&ObjectRef>, Vec<&ObjectRef>) =
             pods.iter().partition(|p| range.contains(&at(p)));
+        let by_number: HashMap<i64, &ObjectRef> = inside.iter().map(|p| (at(p), *p)).collect();
         inside.sort_by_key(|p| at(p));
         surplus.sort_by_key(|p| std::cmp::Reverse(at(p)));
-        let mut all_healthy = true;
+        let (mut all_healthy, mut made) = (true, 0);
         for number in range.clone() {
-            let pod = inside.iter().find(|p| at(p) == number).copied();
-            match pod {
-                // Claims of an earlier pod are on their way out with it.
+            match by_number.get(&number).copied() {
+                // Others want work too, however many replicas somebody asks for. The new pods' news brings the next look.
+                None if made == ownership::BURST => {
+                    all_healthy = false;
+                    break;
+                }
+                // Claims of an earlier pod are on their way out with it; their end brings the next look.
                 None if self.claims_stale(plan, number) => {
                     all_healthy = false;
                     if !plan.parallel() {
@@ -199,6 +210,7 @@ impl StatefulSets {
                 }
                 None => {
                     self.create(plan, number).await?;
+                    made += 1;
                     all_healthy = false;
                     if !plan.parallel() {
                         return Ok(());

@@ -9,12 +9,19 @@ use crate::client::unchanged;
 use crate::status::Result;
 use crate::store::ObjectRef;
 
-const CLAIMS: &str = "persistentvolumeclaims";
+pub const CLAIMS: &str = "persistentvolumeclaims";
 const POD: OwnerKind = OwnerKind { kind: "Pod", api_version: "v1", resource: "pods" };
 
 /// The name of the claim that a pod has for a template.
 pub fn claim_name(plan: &Plan, template: &Value, number: i64) -> String {
     format!("{}-{}-{number}", template["metadata"]["name"].as_str().unwrap_or_default(), plan.set.key.name)
+}
+
+/// Whether a claim has a name that [`claim_name`] gives for some template and number.
+pub fn may_be_of(set: &str, claim: &str) -> bool {
+    let Some((start, number)) = claim.rsplit_once('-') else { return false };
+    let template = start.strip_suffix(set).and_then(|template| template.strip_suffix('-'));
+    template.is_some_and(|template| !template.is_empty()) && number.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// Names of a pod's claims.
@@ -184,5 +191,12 @@ mod tests {
         let mut plain = set.clone();
         plain["controller"] = false.into();
         assert_eq!(policy.owners(&[plain], &set, &pod), Some(vec![set.clone()]));
+    }
+
+    #[test]
+    fn a_claims_name_tells_the_sets_that_it_may_be_of() {
+        assert!(may_be_of("web", "data-web-0") && may_be_of("web-0", "data-web-0-12"));
+        assert!(!may_be_of("web", "web-0") && !may_be_of("web", "data-webs-0") && !may_be_of("web", "data-web-a"));
+        assert!(!may_be_of("eb", "data-web-0") && !may_be_of("web", "data-web"));
     }
 }
