@@ -64,19 +64,16 @@ impl Controller for CronJobs {
     }
 
     fn begin(&mut self, key: &Key) -> Option<Work> {
-        let owner = self.client.get(CRON_JOB.resource, &key.namespace, &key.name)?;
+        let owner = self.client.get(CRON_JOB.resource, &key.namespace, &key.name).filter(|o| !o.keys.deleting)?;
         let mut hand = Self::new(self.client.clone(), self.recorder.clone());
         hand.jobs = self.jobs.part(&[&*owner.keys.uid], |_| true);
-        let key = key.clone();
-        Some(async move { hand.work(&key).await }.boxed())
+        Some(hand.work(owner).boxed())
     }
 }
 
 impl CronJobs {
-    /// Work on one key, with the part of the state that concerns it.
-    async fn work(self, key: &Key) -> Result<Option<Duration>> {
-        let found = self.client.get(CRON_JOB.resource, &key.namespace, &key.name);
-        let Some(object) = found.filter(|o| !o.keys.deleting) else { return Ok(None) };
+    /// Work on a cron job, with the part of the state that was chosen for it as it is here.
+    async fn work(self, object: ObjectRef) -> Result<Option<Duration>> {
         let value = object.value();
         let mut jobs: Vec<(ObjectRef, Value)> =
             self.jobs.get(&object.keys.uid).map(|j| (j.clone(), j.value())).collect();

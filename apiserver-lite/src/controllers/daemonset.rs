@@ -125,15 +125,13 @@ impl Controller for DaemonSets {
         let mut hand = Self::new(self.client.clone(), self.recorder.clone());
         hand.pods = self.pods.part(&[&*owner.keys.uid, ""], |o| o.key.namespace == key.namespace);
         hand.failures = self.failures.clone();
-        let key = key.clone();
-        Some(async move { hand.work(&key).await }.boxed())
+        Some(hand.work(owner).boxed())
     }
 }
 
 impl DaemonSets {
-    /// Work on one key, with the part of the state that concerns it.
-    async fn work(self, key: &Key) -> Result<Option<Duration>> {
-        let Some(set) = self.client.get(DAEMON_SET.resource, &key.namespace, &key.name) else { return Ok(None) };
+    /// Work on a set, with the part of the state that was chosen for it as it is here.
+    async fn work(self, set: ObjectRef) -> Result<Option<Duration>> {
         let value = set.value();
         let selector = LabelSelector::parse(&value["spec"]["selector"]);
         if selector.is_empty() {

@@ -221,21 +221,25 @@ impl<const LEGACY: bool> Controller for Endpoints<LEGACY> {
 
     fn begin(&mut self, key: &Key) -> Option<Work> {
         let mut hand = Self::new(self.client.clone());
-        if let Some(service) = self.client.get("services", &key.namespace, &key.name) {
-            let selector = LabelSelector::from_map(&service.value()["spec"]["selector"]);
+        let found = self.client.get("services", &key.namespace, &key.name).map(|service| {
+            let value = service.value();
+            (service, value)
+        });
+        if let Some((_, value)) = &found {
+            let selector = LabelSelector::from_map(&value["spec"]["selector"]);
             hand.pods = self.pods.part(&[&*key.namespace], |pod| selector.matches(&pod.keys.labels));
             hand.slices = self.slices.part(&[&*key.name], |slice| slice.key.namespace == key.namespace);
         }
         let key = key.clone();
-        Some(async move { hand.work(&key).await }.boxed())
+        Some(async move { hand.work(&key, found).await }.boxed())
     }
 }
 
 impl<const LEGACY: bool> Endpoints<LEGACY> {
-    /// Work on one service, with the part of the state that concerns it.
-    async fn work(self, key: &Key) -> Result<Option<Duration>> {
-        let service = self.client.get("services", &key.namespace, &key.name);
-        let Some(service) = service else {
+    /// Work on one service, with the part of the state that was chosen for it as it was found. By now it may select
+    /// other pods: those are looked at next.
+    async fn work(self, key: &Key, found: Option<(ObjectRef, Value)>) -> Result<Option<Duration>> {
+        let Some((service, value)) = found else {
             if LEGACY && let Some(endpoints) = self.client.get("endpoints", &key.namespace, &key.name) {
                 let ours = endpoints.label("endpoints.kubernetes.io/managed-by") == Some("endpoint-controller");
                 if ours {
@@ -244,7 +248,6 @@ impl<const LEGACY: bool> Endpoints<LEGACY> {
             }
             return Ok(None);
         };
-        let value = service.value();
         let selects = value["spec"]["selector"].as_object().is_some_and(|s| !s.is_empty());
         if !selects || value["spec"]["type"] == "ExternalName" || service.keys.deleting {
             return Ok(None);

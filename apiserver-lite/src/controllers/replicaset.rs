@@ -185,16 +185,14 @@ impl<const RC: bool> Controller for ReplicaSets<RC> {
         let owner = self.client.get(Self::KIND.resource, &key.namespace, &key.name)?;
         let mut hand = Self::new(self.client.clone(), self.recorder.clone());
         hand.pods = self.pods.part(&[&*owner.keys.uid, ""], |o| o.key.namespace == key.namespace);
-        let key = key.clone();
-        Some(async move { hand.work(&key).await }.boxed())
+        Some(hand.work(owner).boxed())
     }
 }
 
 impl<const RC: bool> ReplicaSets<RC> {
-    /// Work on one key, with the part of the state that concerns it.
-    async fn work(self, key: &Key) -> Result<Option<Duration>> {
+    /// Work on a set, with the part of the state that was chosen for it as it is here.
+    async fn work(self, set: ObjectRef) -> Result<Option<Duration>> {
         let kind = Self::KIND;
-        let Some(set) = self.client.get(kind.resource, &key.namespace, &key.name) else { return Ok(None) };
         let value = set.value();
         let selector = selector(kind, &value);
         let pods = self.claim(&set, &selector).await?;
@@ -206,7 +204,7 @@ impl<const RC: bool> ReplicaSets<RC> {
             false => self.replicate(&set, &value, active.clone()).await,
         };
         let status = Status::of(&value, &active);
-        let written = self.client.update_status(kind.resource, &key.namespace, &key.name, |new| {
+        let written = self.client.update_status(kind.resource, &set.key.namespace, &set.key.name, |new| {
             if new["metadata"]["uid"] != *set.keys.uid {
                 return Err(crate::client::unchanged());
             }

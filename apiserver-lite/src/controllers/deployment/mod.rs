@@ -153,15 +153,13 @@ impl Controller for Deployments {
         let owner = self.client.get(DEPLOYMENT.resource, &key.namespace, &key.name)?;
         let mut hand = Self::new(self.client.clone(), self.recorder.clone());
         hand.sets = self.sets.part(&[&*owner.keys.uid, ""], |o| o.key.namespace == key.namespace);
-        let key = key.clone();
-        Some(async move { hand.work(&key).await }.boxed())
+        Some(hand.work(owner).boxed())
     }
 }
 
 impl Deployments {
-    /// Work on one key, with the part of the state that concerns it.
-    async fn work(self, key: &Key) -> Result<Option<Duration>> {
-        let Some(object) = self.client.get(DEPLOYMENT.resource, &key.namespace, &key.name) else { return Ok(None) };
+    /// Work on a deployment, with the part of the state that was chosen for it as it is here.
+    async fn work(self, object: ObjectRef) -> Result<Option<Duration>> {
         let value = object.value();
         let selector = LabelSelector::parse(&value["spec"]["selector"]);
         if selector.is_empty() {

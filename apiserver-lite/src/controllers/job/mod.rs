@@ -120,18 +120,18 @@ impl Controller for Jobs {
 
     fn begin(&mut self, key: &Key) -> Option<Work> {
         let mut hand = Self::new(self.client.clone(), self.recorder.clone());
-        if let Some(owner) = self.client.get(JOB.resource, &key.namespace, &key.name) {
+        let found = self.client.get(JOB.resource, &key.namespace, &key.name);
+        if let Some(owner) = &found {
             hand.pods = self.pods.part(&[&*owner.keys.uid], |_| true);
         }
         let key = key.clone();
-        Some(async move { hand.work(&key).await }.boxed())
+        Some(async move { hand.work(&key, found).await }.boxed())
     }
 }
 
 impl Jobs {
-    /// Work on one key, with the part of the state that concerns it.
-    async fn work(self, key: &Key) -> Result<Option<Duration>> {
-        let found = self.client.get(JOB.resource, &key.namespace, &key.name);
+    /// Work on one key, with the part of the state that was chosen for the job as it was found.
+    async fn work(self, key: &Key, found: Option<ObjectRef>) -> Result<Option<Duration>> {
         self.free_orphans(key, found.as_ref()).await?;
         let Some(object) = found.filter(|j| !j.keys.deleting) else { return Ok(None) };
         let value = object.value();
