@@ -1,11 +1,14 @@
 //! What every namespace has: the service account `default` and the config map `kube-root-ca.crt`. Both come back when
 //! they are deleted, and what somebody wrote into the map does not stay.
 
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
+use super::ownership::is_terminating;
+use super::queue::Queue;
 use crate::request::User;
 use crate::server::ApiServer;
 use crate::status::{ApiError, Result};
@@ -22,66 +25,94 @@ pub struct Defaults {
 const ROOT_CA: &str = "kube-root-ca.crt";
 const DESCRIPTION: &str = "kubernetes.io/description";
 
-/// Time before a failed round is tried again.
-const RETRY: Duration = Duration::from_secs(1);
+/// Namespaces that are to be looked at; those that failed wait on their own, longer with each failure.
+#[derive(Default)]
+struct Round {
+    queue: Queue<Box<str>>,
+    /// Those whose failure was told of already.
+    failing: HashSet<Box<str>>,
+}
 
 /// Runs until the runtime ends.
 pub async fn run(server: Arc<ApiServer>, defaults: Defaults) {
+    let mut round = Round::default();
     loop {
         let revision = server.store.revision();
         let watch = |name: &str| server.store.watch(&name.into(), revision);
         let watchers = (watch("namespaces"), watch("serviceaccounts"), watch("configmaps"));
         // An expired watch means that there was more to see than is kept: everything is looked at again.
         if let (Ok(mut namespaces), Ok(mut accounts), Ok(mut maps)) = watchers {
-            match ensure_all(&server, &defaults).await {
-                Ok(()) => follow(&server, &defaults, &mut namespaces, &mut accounts, &mut maps).await,
-                Err(error) => {
-                    tracing::warn!(%error, "namespace defaults are tried again");
-                    tokio::time::sleep(RETRY).await;
+            round.add_all(&server);
+            round.follow(&server, &defaults, &mut namespaces, &mut accounts, &mut maps).await;
+        }
+    }
+}
+
+impl Round {
+    fn add_all(&mut self, server: &ApiServer) {
+        let snapshot = server.store.snapshot(&"namespaces".into());
+        for namespace in snapshot.range(None, None).filter(|n| !n.keys.deleting) {
+            self.queue.add(namespace.key.name.clone());
+        }
+    }
+
+    /// Handles namespaces and events until events are lost.
+    async fn follow(
+        &mut self,
+        server: &ApiServer,
+        defaults: &Defaults,
+        namespaces: &mut Watcher,
+        accounts: &mut Watcher,
+        maps: &mut Watcher,
+    ) {
+        let (mut events, mut of_accounts, mut of_maps) = (Vec::new(), Vec::new(), Vec::new());
+        loop {
+            self.work(server, defaults).await;
+            let due = self.queue.next_due();
+            let wait = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => std::future::pending().await,
                 }
+            };
+            let waited = tokio::select! {
+                waited = namespaces.next(&mut events) => waited,
+                waited = accounts.next(&mut of_accounts) => waited,
+                waited = maps.next(&mut of_maps) => waited,
+                () = wait => Ok(()),
+            };
+            if waited.is_err() {
+                return;
+            }
+            for event in events.drain(..).chain(of_accounts.drain(..)).chain(of_maps.drain(..)) {
+                let key = &event.object.key;
+                let namespace = match (key.namespace.is_empty(), event.kind) {
+                    (true, EventKind::Added | EventKind::Modified) => &key.name,
+                    (false, EventKind::Modified) if &*key.name == ROOT_CA => &key.namespace,
+                    (false, EventKind::Deleted) if matches!(&*key.name, "default" | ROOT_CA) => &key.namespace,
+                    _ => continue,
+                };
+                self.queue.add(namespace.clone());
             }
         }
     }
-}
 
-async fn ensure_all(server: &ApiServer, defaults: &Defaults) -> Result<()> {
-    let snapshot = server.store.snapshot(&"namespaces".into());
-    for namespace in snapshot.range(None, None).filter(|n| !n.keys.deleting) {
-        ensure(server, defaults, &namespace.key.name).await?;
-    }
-    Ok(())
-}
-
-/// Handles events until something goes wrong.
-async fn follow(
-    server: &ApiServer,
-    defaults: &Defaults,
-    namespaces: &mut Watcher,
-    accounts: &mut Watcher,
-    maps: &mut Watcher,
-) {
-    let (mut events, mut of_accounts, mut of_maps) = (Vec::new(), Vec::new(), Vec::new());
-    loop {
-        let waited = tokio::select! {
-            waited = namespaces.next(&mut events) => waited,
-            waited = accounts.next(&mut of_accounts) => waited,
-            waited = maps.next(&mut of_maps) => waited,
-        };
-        if waited.is_err() {
-            return;
-        }
-        for event in events.drain(..).chain(of_accounts.drain(..)).chain(of_maps.drain(..)) {
-            let key = &event.object.key;
-            let namespace = match (key.namespace.is_empty(), event.kind) {
-                (true, EventKind::Added | EventKind::Modified) => &key.name,
-                (false, EventKind::Modified) if &*key.name == ROOT_CA => &key.namespace,
-                (false, EventKind::Deleted) if matches!(&*key.name, "default" | ROOT_CA) => &key.namespace,
-                _ => continue,
-            };
-            if let Err(error) = ensure(server, defaults, namespace).await {
-                tracing::warn!(%error, %namespace, "namespace defaults are tried again");
-                tokio::time::sleep(RETRY).await;
-                return;
+    /// Works on every namespace that is due.
+    async fn work(&mut self, server: &ApiServer, defaults: &Defaults) {
+        while let Some(namespace) = self.queue.pop(Instant::now()) {
+            let result = ensure(server, defaults, &namespace).await;
+            self.queue.done(&namespace);
+            match result {
+                Ok(()) => {
+                    self.queue.succeeded(&namespace);
+                    self.failing.remove(&namespace);
+                }
+                Err(error) => {
+                    if self.failing.insert(namespace.clone()) {
+                        tracing::warn!(%error, %namespace, "namespace defaults are tried again");
+                    }
+                    self.queue.failed(namespace);
+                }
             }
         }
     }
@@ -92,9 +123,10 @@ async fn ensure(server: &ApiServer, defaults: &Defaults, namespace: &str) -> Res
     if !living {
         return Ok(());
     }
+    let mut account = Ok(());
     if defaults.account {
-        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
-        make(server, "serviceaccounts", namespace, account).await?;
+        let value = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
+        account = make(server, "serviceaccounts", namespace, value).await;
     }
     if let Some(pem) = &defaults.root_ca {
         let about = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints \
@@ -105,7 +137,8 @@ async fn ensure(server: &ApiServer, defaults: &Defaults, namespace: &str) -> Res
         make(server, "configmaps", namespace, map.clone()).await?;
         correct(server, namespace, &map).await?;
     }
-    Ok(())
+    // Neither waits for the other.
+    account
 }
 
 /// Whether the map that is there says nothing else than it should, and what it is for.
@@ -149,7 +182,7 @@ async fn make(server: &ApiServer, plural: &str, namespace: &str, value: Value) -
     match write::create(server, &resource, namespace, value, &options, &user).await {
         Ok(_) => Ok(()),
         // Someone else made it, or the namespace went away meanwhile.
-        Err(error) if error.is_already_exists() || error.code() == 403 || error.is_not_found() => Ok(()),
+        Err(error) if error.is_already_exists() || is_terminating(&error) || error.is_not_found() => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -157,6 +190,7 @@ async fn make(server: &ApiServer, plural: &str, namespace: &str, value: Value) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::Client;
 
     /// Data that somebody changed, or of an earlier authority, stayed.
     #[tokio::test]
@@ -171,5 +205,28 @@ mod tests {
             ensure(&server, &defaults, "default").await.expect("written");
             assert_eq!(there(), json!({"ca.crt": authority}));
         }
+    }
+
+    /// A map that nobody may change any more kept every namespace behind it from its own.
+    #[tokio::test]
+    async fn a_namespace_that_fails_keeps_no_other_from_its_defaults() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:kube-controller-manager", "test");
+        let other = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}});
+        client.create("namespaces", "", other).await.expect("a namespace");
+        let wrong = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": ROOT_CA}, "data": {"ca.crt": "x"},
+            "immutable": true});
+        client.create("configmaps", "default", wrong).await.expect("a map");
+        let defaults = Defaults { account: false, root_ca: Some("right".into()) };
+        let mut round = Round::default();
+        for namespace in ["default", "other"] {
+            round.queue.add(namespace.into());
+        }
+        round.work(&server, &defaults).await;
+        let data = |namespace: &str| client.get("configmaps", namespace, ROOT_CA).map(|m| m.value()["data"].clone());
+        assert_eq!(data("default"), Some(json!({"ca.crt": "x"})));
+        assert_eq!(data("other"), Some(json!({"ca.crt": "right"})));
+        assert!(round.failing.contains("default") && round.failing.len() == 1);
+        assert!(round.queue.next_due().is_some(), "the one that failed is tried again");
     }
 }
