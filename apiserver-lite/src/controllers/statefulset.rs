@@ -438,6 +438,7 @@ fn pod_for(plan: &Plan, number: i64, name: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use super::super::feed::Feed;
     use super::*;
 
     /// Without a partition a pod that was deleted during a rollout came back with the old template.
@@ -459,6 +460,43 @@ mod tests {
         };
         assert_eq!([0, 2].map(|number| plan(0).revision_for(number).number), [2, 2]);
         assert_eq!([0, 2].map(|number| plan(1).revision_for(number).number), [1, 2]);
+    }
+
+    /// Every ordinal was asked for an earlier pod's claim on each look, and a look came each second while there was one.
+    #[tokio::test]
+    async fn a_set_of_many_waits_for_the_news_of_a_claims_end() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:kube-controller-manager", "test");
+        let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+        let labels = json!({"app": "web"});
+        let spec = json!({"replicas": 2147483647, "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}],
+            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Delete"}});
+        let set = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "web"}, "spec": spec});
+        client.create(STATEFUL_SET.resource, "default", set).await.expect("a set");
+        let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "web-0", "uid": "gone"});
+        let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": claim,
+            "metadata": {"name": "data-web-0", "ownerReferences": [owner]}});
+        let claim = client.create(claims::CLAIMS, "default", claim).await.expect("a claim");
+
+        let mut sets = StatefulSets::new(client.clone(), Recorder::start(client.clone()));
+        let mut feed = Feed::open(&server.store, &sets.watched());
+        let mut queue = Queue::default();
+        let key = Key::new("default", "web");
+        let mut next = |sets: &mut StatefulSets| {
+            feed.drain(|change| sets.observe(change, &mut queue)).expect("in time");
+            let next = queue.pop(tokio::time::Instant::now());
+            queue.done(&key);
+            next
+        };
+        assert_eq!(next(&mut sets), Some(key.clone()));
+        assert_eq!(sets.sync(&key).await.expect("it goes"), None);
+        assert!(client.get("pods", "default", "web-0").is_none());
+        // Of its own writes.
+        while next(&mut sets).is_some() {}
+        client.delete_object(claims::CLAIMS, &claim, DeleteOptions::default()).await.expect("deleted");
+        assert_eq!(next(&mut sets), Some(key.clone()));
     }
 
     #[test]
