@@ -34,7 +34,7 @@ pub fn scores(pod: &PodInfo, nodes: &[&NodeInfo], topology: &Topology<'_>, crowd
         add(2, proportional(nodes.iter().map(weight).collect()));
     }
     if pod.spread.iter().any(|c| !c.required) {
-        add(2, spread(&nodes.iter().map(|n| topology.crowding(pod, n)).collect::<Vec<_>>()));
+        add(2, spread(&topology.crowding(pod, nodes)));
     }
     if let Some(crowded) = crowded {
         add(2, spread(&crowded.iter().map(|c| Some(*c as f64)).collect::<Vec<_>>()));

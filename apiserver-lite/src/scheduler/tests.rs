@@ -157,6 +157,25 @@ async fn the_emptier_node_is_better() {
     assert_eq!(best(&pod, &nodes, &topology, |_| None).as_deref(), Some("b"));
 }
 
+/// Zones without a node for the pod made a constraint weigh more than others.
+#[tokio::test]
+async fn a_soft_constraint_weighs_by_the_places_that_the_pod_could_go_to() {
+    let mut even = pod("p", "1");
+    even["spec"]["topologySpreadConstraints"] = json!([{"maxSkew": 1, "topologyKey": "zone",
+        "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": {"app": "a"}}}]);
+    let even = read(even);
+    let mut cluster = cluster(&["u", "v", "w", "x", "y", "z"].map(|zone| node(zone, "4", zone)));
+    for name in ["1", "2", "3"] {
+        cluster.place(read(pod(name, "1")), "x");
+    }
+    let store = Store::open(None).expect("a store in memory opens");
+    let topology = Topology::count(&store, &cluster, &even, &[]);
+    let all: Vec<&NodeInfo> = cluster.nodes().collect();
+    let two: Vec<&NodeInfo> = all[3..5].to_vec();
+    assert_eq!(topology.crowding(&even, &two), [Some(4.0), Some(0.0)], "three pods, by the logarithm of two and two");
+    assert_eq!(topology.crowding(&even, &all)[3], Some(6.0), "by that of six and two");
+}
+
 #[tokio::test]
 async fn the_least_important_pods_make_room_and_no_more_than_needed() {
     let mut cluster = cluster(&[node("a", "4", "x")]);

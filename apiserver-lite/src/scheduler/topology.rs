@@ -1,7 +1,7 @@
 //! What other pods mean for a pod: affinity, anti-affinity and spreading over places. Counted once per attempt, and only
 //! for pods that ask for it or where others do.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::cluster::Cluster;
 use super::filter::fits_affinity;
@@ -131,15 +131,27 @@ impl<'a> Topology<'a> {
         !self.preferred.is_empty()
     }
 
-    /// How crowded the node's places are by the soft constraints; None where a label is missing.
-    pub fn crowding(&self, pod: &PodInfo, node: &NodeInfo) -> Option<f64> {
-        let mut sum = 0.0;
-        for (constraint, counts) in pod.spread.iter().zip(&self.spread).filter(|(c, _)| !c.required) {
-            let value = node.label(&constraint.topology_key)?;
-            let weight = (counts.len() as f64 + 2.0).ln();
-            sum += counts.get(value).copied().unwrap_or(0) as f64 * weight + (constraint.max_skew - 1) as f64;
-        }
-        Some(sum)
+    /// How crowded the places of each node are by the soft constraints, `fitting` being the nodes that could take the pod;
+    /// None for a node without one of the labels.
+    pub fn crowding(&self, pod: &PodInfo, fitting: &[&NodeInfo]) -> Vec<Option<f64>> {
+        let soft: Vec<_> = pod.spread.iter().zip(&self.spread).filter(|(c, _)| !c.required).collect();
+        let has_all = |node: &NodeInfo| soft.iter().all(|(c, _)| node.label(&c.topology_key).is_some());
+        // A constraint weighs by how many places there are to choose from: others than those of these nodes are no choice.
+        let weight = |key: &str| {
+            let complete = fitting.iter().filter(|node| has_all(node));
+            let places: HashSet<&str> = complete.filter_map(|node| node.label(key)).collect();
+            (places.len() as f64 + 2.0).ln()
+        };
+        let weights: Vec<f64> = soft.iter().map(|(c, _)| weight(&c.topology_key)).collect();
+        let of = |node: &NodeInfo| -> Option<f64> {
+            let mut sum: f64 = 0.0;
+            for ((constraint, counts), weight) in soft.iter().zip(&weights) {
+                let value = node.label(&constraint.topology_key)?;
+                sum += counts.get(value).copied().unwrap_or(0) as f64 * weight + (constraint.max_skew - 1) as f64;
+            }
+            Some(sum.round())
+        };
+        fitting.iter().map(|node| of(node)).collect()
     }
 }
 
