@@ -7,6 +7,7 @@ use crate::status::quote;
 use crate::store::ObjectRef;
 
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+const HOST_PATH: &str = "kubernetes.io/host-path";
 const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
 
 /// Whether two specs have the same text there, nothing being `default`.
@@ -63,11 +64,15 @@ pub(super) fn reclaim_failure(name: &str, volume: &Value) -> Option<(&'static st
         Some("Retain") | None => None,
         Some("Recycle") => Some(("VolumeFailedRecycle", "No recycler plugin found for the volume!".into())),
         Some("Delete") => match annotation(PROVISIONED_BY) {
+            None | Some(HOST_PATH) if volume["spec"]["hostPath"].is_object() => {
+                let path = volume["spec"]["hostPath"]["path"].as_str().unwrap_or_default();
+                Some(("VolumeFailedDelete", folder_stays(path)))
+            }
             Some(provisioner) if !provisioner.starts_with("kubernetes.io/") => None,
             Some(provisioner) => Some(("VolumeFailedDelete", format!("no volume plugin matched name: {provisioner}"))),
             None => {
-                // Of file servers it is known that they cannot remove anything.
-                let why = match volume["spec"]["nfs"].is_object() {
+                // There are plugins for these, which cannot remove anything.
+                let why = match ["nfs", "local", "csi"].iter().any(|kind| volume["spec"][*kind].is_object()) {
                     true => "no deletable volume plugin matched",
                     false => "no volume plugin matched",
                 };
@@ -77,6 +82,17 @@ pub(super) fn reclaim_failure(name: &str, volume: &Value) -> Option<(&'static st
             }
         },
         Some(_) => Some(("VolumeUnknownReclaimPolicy", "Volume has unrecognized PersistentVolumeReclaimPolicy".into())),
+    }
+}
+
+/// Why a folder of a node is not removed. Upstream removes those below `/tmp`, on the machine of its controllers, for tests
+/// on a single node; nothing here removes files of a machine.
+fn folder_stays(path: &str) -> String {
+    match path.split_once("/tmp/") {
+        Some((_, rest)) if !rest.is_empty() => {
+            format!("hostPath volumes are not deleted here: remove {path} on its node, then the volume")
+        }
+        _ => format!("host_path deleter only supports /tmp/.+ but received provided {path}"),
     }
 }
 
@@ -178,6 +194,19 @@ mod tests {
         assert_eq!(said("Delete", "driver.example.com"), None, "its provisioner does it");
         let text = "error getting deleter volume plugin for volume \"v\": no volume plugin matched";
         assert_eq!(said("Delete", ""), Some(("VolumeFailedDelete", text.to_owned())));
+        let by_source = |spec: Value, by: &str| {
+            let mut value = json!({"metadata": {"annotations": {PROVISIONED_BY: by}}, "spec": spec});
+            value["spec"]["persistentVolumeReclaimPolicy"] = "Delete".into();
+            reclaim_failure("v", &value).expect("nobody does it").1
+        };
+        let text = "error getting deleter volume plugin for volume \"v\": no deletable volume plugin matched";
+        assert_eq!(by_source(json!({"local": {"path": "/disk"}}), ""), text);
+        assert_eq!(by_source(json!({"nfs": {"server": "s", "path": "/"}}), ""), text);
+        let text = "host_path deleter only supports /tmp/.+ but received provided /srv/v";
+        assert_eq!(by_source(json!({"hostPath": {"path": "/srv/v"}}), ""), text);
+        assert_eq!(by_source(json!({"hostPath": {"path": "/srv/v"}}), HOST_PATH), text);
+        let text = "hostPath volumes are not deleted here: remove /tmp/v on its node, then the volume";
+        assert_eq!(by_source(json!({"hostPath": {"path": "/tmp/v"}}), ""), text);
         let recycle = said("Recycle", "driver.example.com").expect("nobody does it");
         assert_eq!(recycle, ("VolumeFailedRecycle", "No recycler plugin found for the volume!".to_owned()));
     }
