@@ -99,6 +99,33 @@ async fn a_pod_goes_where_the_zone_of_its_volume_is() {
     assert_eq!(ask(&store, &nodes, &pod("p", "c")), ["", "", "node(s) had no available volume zone", ""]);
 }
 
+/// What each claim of a node has is read only where the number of claims does not settle it.
+#[tokio::test]
+async fn a_node_takes_no_more_volumes_than_its_driver_says_however_many_claims_share_them() {
+    let store = Store::open(None).expect("a store in memory opens");
+    for (claim, handle) in [("c", "1"), ("same", "1"), ("other", "2")] {
+        let csi = json!({"driver": "d.example.com", "volumeHandle": handle});
+        write(&store, "", "persistentvolumes", json!({"metadata": {"name": claim}, "spec": {"csi": csi}})).await;
+        let spec = json!({"volumeName": claim});
+        let claim = json!({"metadata": {"name": claim, "namespace": "n"}, "spec": spec});
+        write(&store, "", "persistentvolumeclaims", claim).await;
+    }
+    for (node, count) in [("a", 1), ("b", 2)] {
+        let driver = json!({"name": "d.example.com", "nodeID": node, "allocatable": {"count": count}});
+        let told = json!({"metadata": {"name": node}, "spec": {"drivers": [driver]}});
+        write(&store, "storage.k8s.io", "csinodes", told).await;
+    }
+    let mut nodes = cluster(&[node("a", &json!({})), node("b", &json!({})), node("c", &json!({}))]);
+    for at in ["a", "b", "c"] {
+        nodes.place(pod(&format!("first-{at}"), "c"), at);
+    }
+    let exceeds = "node(s) exceed max volume count";
+    assert_eq!(ask(&store, &nodes, &pod("p", "other")), [exceeds, "", ""]);
+    assert_eq!(ask(&store, &nodes, &pod("p", "same")), ["", "", ""], "the node has that volume");
+    nodes.place(pod("second-b", "same"), "b");
+    assert_eq!(ask(&store, &nodes, &pod("p", "other")), [exceeds, "", ""], "two claims, one volume");
+}
+
 /// Such a claim was looked for on each node alone, so that two pods had it on two nodes.
 #[tokio::test]
 async fn a_claim_for_one_pod_alone_is_taken_on_every_node_until_that_pod_goes() {

@@ -1,12 +1,13 @@
 //! What a pod's claims mean for where it can go.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value;
 
 use crate::controllers::volumes::Candidates;
 use crate::selectors::{NodeTerm, label, node_terms};
-use crate::store::Store;
+use crate::store::{Key, Store};
 
 use super::cluster::Cluster;
 use super::node::NodeInfo;
@@ -23,6 +24,9 @@ pub struct Volumes {
     /// Volumes of storage drivers, by driver; and where to look up how many of them a node takes.
     handles: BTreeMap<String, BTreeSet<String>>,
     store: Option<Store>,
+    /// Driver and handle of what claims of other pods have, as far as they were looked at: looking for room asks for each
+    /// pod that could go.
+    others: RefCell<HashMap<Key, Option<(String, String)>>>,
     /// Claims of which only one pod at a time may have the volume, and their namespace.
     alone: Vec<Box<str>>,
     /// Nodes where other pods have one of those.
@@ -67,7 +71,7 @@ impl Volumes {
             if claim.keys.deleting {
                 return Err(format!("persistentvolumeclaim \"{name}\" is being deleted"));
             }
-            let claim = claim.value();
+            let claim = claim.without_owners();
             let modes = claim["spec"]["accessModes"].as_array();
             if modes.is_some_and(|modes| modes.iter().any(|m| m == "ReadWriteOncePod")) {
                 out.alone.push(name.clone());
@@ -83,7 +87,7 @@ impl Volumes {
                     let found = store.get(&"persistentvolumes".into(), "", volume);
                     let found = found.ok_or_else(|| format!("persistentvolume \"{volume}\" not found"))?;
                     out.zones.extend(ZONES.iter().filter_map(|(key, _)| zone(*key, label(&found.keys.labels, key)?)));
-                    let found = found.value();
+                    let found = found.without_owners();
                     if let Some((driver, handle)) = handle(&found) {
                         out.handles.entry(driver).or_default().insert(handle);
                         out.store = Some(store.clone());
@@ -95,7 +99,8 @@ impl Volumes {
                 }
                 None => {
                     let class = claim["spec"]["storageClassName"].as_str().unwrap_or_default();
-                    let class = store.get(&"storageclasses.storage.k8s.io".into(), "", class).map(|c| c.value());
+                    let class = store.get(&"storageclasses.storage.k8s.io".into(), "", class);
+                    let class = class.map(|c| c.without_owners());
                     let Some(class) = class.filter(|c| c["volumeBindingMode"] == "WaitForFirstConsumer") else {
                         return Err("pod has unbound immediate PersistentVolumeClaims".into());
                     };
@@ -163,14 +168,18 @@ impl Volumes {
     fn too_many(&self, node: &NodeInfo) -> bool {
         let Some(store) = &self.store else { return false };
         let Some(found) = store.get(&"csinodes.storage.k8s.io".into(), "", node.name()) else { return false };
-        let found = found.value();
+        let found = found.without_owners();
         let drivers = found["spec"]["drivers"].as_array().into_iter().flatten();
         let limits = drivers.filter_map(|d| Some((d["name"].as_str()?, d["allocatable"]["count"].as_u64()?)));
-        let mut limits = limits.filter_map(|(name, limit)| Some((name, limit, self.handles.get(name)?))).peekable();
+        // Not to read what every claim of the node has: there are no more volumes than claims, and mostly that is enough.
+        let claims: usize = node.pods.values().map(|pod| pod.claims.len()).sum();
+        let may_exceed = |limit: u64, new: usize| u64::try_from(claims + new).unwrap_or(u64::MAX) > limit;
+        let limits = limits.filter_map(|(name, limit)| Some((name, limit, self.handles.get(name)?)));
+        let mut limits = limits.filter(|(_, limit, wanted)| may_exceed(*limit, wanted.len())).peekable();
         if limits.peek().is_none() {
             return false;
         }
-        let used = handles_on(store, node);
+        let used = self.handles_on(store, node);
         limits.any(|(name, limit, wanted)| {
             let there = used.get(name);
             let new = wanted.iter().filter(|h| !there.is_some_and(|t| t.contains(*h))).count();
@@ -179,26 +188,33 @@ impl Volumes {
         })
     }
 
+    /// The volumes that the pods of a node have, by driver.
+    fn handles_on(&self, store: &Store, node: &NodeInfo) -> BTreeMap<String, BTreeSet<String>> {
+        let mut out: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let mut others = self.others.borrow_mut();
+        for pod in node.pods.values() {
+            for name in &pod.claims {
+                let claim = Key::new(&pod.object.key.namespace, name);
+                let known = others.entry(claim).or_insert_with_key(|claim| handle_of(store, claim));
+                if let Some((driver, handle)) = known {
+                    out.entry(driver.clone()).or_default().insert(handle.clone());
+                }
+            }
+        }
+        out
+    }
+
     /// Whether claims wait for the pod to have a node.
     pub fn waits(&self) -> bool {
         !self.waiting.is_empty()
     }
 }
 
-/// The volumes that the pods of a node have, by driver.
-fn handles_on(store: &Store, node: &NodeInfo) -> BTreeMap<String, BTreeSet<String>> {
-    let mut out: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for pod in node.pods.values() {
-        for name in &pod.claims {
-            let claim = store.get(&"persistentvolumeclaims".into(), &pod.object.key.namespace, name);
-            let volume = claim.and_then(|c| c.value()["spec"]["volumeName"].as_str().map(str::to_owned));
-            let found = volume.and_then(|v| store.get(&"persistentvolumes".into(), "", &v));
-            if let Some((driver, handle)) = found.and_then(|v| handle(&v.value())) {
-                out.entry(driver).or_default().insert(handle);
-            }
-        }
-    }
-    out
+/// Driver and handle of the volume that a claim has.
+fn handle_of(store: &Store, claim: &Key) -> Option<(String, String)> {
+    let claim = store.get(&"persistentvolumeclaims".into(), &claim.namespace, &claim.name)?.without_owners();
+    let volume = store.get(&"persistentvolumes".into(), "", claim["spec"]["volumeName"].as_str()?)?;
+    handle(&volume.without_owners())
 }
 
 #[cfg(test)]

@@ -44,12 +44,12 @@ fn room(store: &Store, claim: &Value, class: &Value) -> Option<Box<[LabelSelecto
     let size = &claim["spec"]["resources"]["requests"]["storage"];
     let provisioner = class["provisioner"].as_str()?;
     let driver = store.get(&"csidrivers.storage.k8s.io".into(), "", provisioner)?;
-    if size.is_null() || driver.value()["spec"]["storageCapacity"] != true {
+    if size.is_null() || driver.without_owners()["spec"]["storageCapacity"] != true {
         return None;
     }
     let size = amount(size);
     let snapshot = store.snapshot(&"csistoragecapacities.storage.k8s.io".into());
-    let all = snapshot.range(None, None).map(|capacity| capacity.value());
+    let all = snapshot.range(None, None).map(|capacity| capacity.without_owners());
     let enough = all.filter(|capacity| {
         // The largest volume is the more exact of the two.
         let told = [&capacity["maximumVolumeSize"], &capacity["capacity"]];
