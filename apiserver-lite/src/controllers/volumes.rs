@@ -35,11 +35,21 @@ const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 /// How long a pod waits for its volumes, as the scheduler's `bindTimeoutSeconds`.
 const BIND_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// A volume that fits a claim.
+#[derive(Debug)]
+pub struct Lying {
+    pub name: Box<str>,
+    /// Where it lies; None for one that can be used everywhere.
+    pub place: Option<Box<[NodeTerm]>>,
+}
+
 /// What an unbound claim could have.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Candidates {
-    /// Where the volumes lie that fit; None for one that can be used everywhere.
-    pub lying: Vec<Option<Box<[NodeTerm]>>>,
+    /// What the claim asks for.
+    pub size: Quantity,
+    /// The volumes that fit, the best first.
+    pub lying: Vec<Lying>,
     /// Or one is made, where that can be done.
     pub made: Option<Provision>,
 }
@@ -48,16 +58,28 @@ pub struct Candidates {
 pub fn candidates(store: &Store, claim: &Value, class: &Value) -> Candidates {
     let provisions = class["provisioner"].as_str().is_some_and(|p| p != NO_PROVISIONER);
     let made = provisions.then(|| Provision::of(store, claim, class));
-    let mut lying = Vec::new();
+    let mut fitting = Vec::new();
     let snapshot = store.snapshot(&VOLUMES.into());
     for volume in snapshot.range(None, None) {
-        let value = volume.value();
+        let value = volume.without_owners();
         if suits(volume, &value, claim) {
             let required = &value["spec"]["nodeAffinity"]["required"];
-            lying.push(required.is_object().then(|| node_terms(required)));
+            let place = required.is_object().then(|| node_terms(required));
+            fitting.push((rank(&value), Lying { name: volume.key.name.clone(), place }));
         }
     }
-    Candidates { lying, made }
+    fitting.sort_by_key(|(rank, _)| *rank);
+    Candidates { size: wanted(claim), lying: fitting.into_iter().map(|(_, lying)| lying).collect(), made }
+}
+
+/// What a claim asks for.
+fn wanted(claim: &Value) -> Quantity {
+    amount(&claim["spec"]["resources"]["requests"]["storage"])
+}
+
+/// Which of the volumes that suit a claim is taken: the least, which is one reserved for it or the smallest.
+fn rank(volume: &Value) -> (bool, Quantity) {
+    (!volume["spec"]["claimRef"].is_object(), amount(&volume["spec"]["capacity"]["storage"]))
 }
 
 fn amount(value: &Value) -> Quantity {
@@ -94,15 +116,14 @@ fn reserved(volume: &Value, claim: &Value) -> bool {
 /// The volume for a claim: one reserved for it, or the smallest that suits; `node` has to reach it.
 fn choose(store: &Store, claim: &Value, node: Option<&ObjectRef>) -> Option<ObjectRef> {
     let snapshot = store.snapshot(&VOLUMES.into());
-    let fitting = snapshot.range(None, None).map(|v| (v, v.value())).filter(|(v, value)| suits(v, value, claim));
+    let all = snapshot.range(None, None).map(|v| (v, v.without_owners()));
+    let fitting = all.filter(|(v, value)| suits(v, value, claim));
     let reachable = fitting.filter(|(_, value)| {
         let required = &value["spec"]["nodeAffinity"]["required"];
         let reaches = |n: &ObjectRef| node_terms(required).iter().any(|t| t.matches(&n.keys.labels, &n.key.name));
         node.is_none_or(|n| !required.is_object() || reaches(n))
     });
-    let best =
-        reachable.min_by_key(|(_, v)| (!v["spec"]["claimRef"].is_object(), amount(&v["spec"]["capacity"]["storage"])));
-    best.map(|(volume, _)| volume.clone())
+    reachable.min_by_key(|(_, value)| rank(value)).map(|(volume, _)| volume.clone())
 }
 
 /// Has the volumes of a pod's claims chosen or made for its node, and waits for them.
@@ -119,11 +140,16 @@ pub async fn prepare(client: &Client, pod: &ObjectRef, claims: &[Box<str>], node
         Ok((!bound).then_some(value))
     };
     let mut feed = Feed::open(client.store(), &[CLAIMS.into()]);
+    let mut waiting = Vec::new();
     for name in claims {
-        let Some(claim) = unbound(name)? else { continue };
-        match choose(client.store(), &claim, node_object.as_ref()) {
+        waiting.extend(unbound(name)?.map(|claim| (name, claim)));
+    }
+    // In the order in which the scheduler looked for the node.
+    waiting.sort_by_key(|(_, claim)| wanted(claim));
+    for (name, claim) in &waiting {
+        match choose(client.store(), claim, node_object.as_ref()) {
             // The binder does the rest, as for any volume that refers to a claim.
-            Some(volume) => refer(client, &volume, &claim).await?,
+            Some(volume) => refer(client, &volume, claim).await?,
             None => {
                 let written = client.update(CLAIMS, namespace, name, |value| {
                     value["metadata"]["annotations"][SELECTED_NODE] = node.into();

@@ -77,6 +77,34 @@ async fn a_volume_is_made_only_where_its_driver_has_room() {
     assert_eq!(ask(&store, &nodes, &pod("p", "c")), ["node(s) did not have enough free storage", ""]);
 }
 
+/// Each claim was asked for alone, so that one volume did for two and the pod was bound where it could not start.
+#[tokio::test]
+async fn a_volume_that_is_there_serves_one_claim_of_a_pod() {
+    let store = Store::open(None).expect("a store in memory opens");
+    let class = json!({"metadata": {"name": "local"}, "provisioner": "kubernetes.io/no-provisioner",
+        "volumeBindingMode": "WaitForFirstConsumer"});
+    write(&store, "storage.k8s.io", "storageclasses", class).await;
+    for (name, size) in [("large", "5Gi"), ("small", "1Gi")] {
+        let spec = json!({"storageClassName": "local", "resources": {"requests": {"storage": size}}});
+        let claim = json!({"metadata": {"name": name, "namespace": "n"}, "spec": spec});
+        write(&store, "", "persistentvolumeclaims", claim).await;
+    }
+    for (name, zone, size) in [("1", "a", "9Gi"), ("2", "b", "9Gi"), ("3", "b", "2Gi")] {
+        let term = json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]});
+        let spec = json!({"storageClassName": "local", "capacity": {"storage": size},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}});
+        let volume = json!({"metadata": {"name": name}, "spec": spec, "status": {"phase": "Available"}});
+        write(&store, "", "persistentvolumes", volume).await;
+    }
+    let nodes = cluster(&[node("a", &json!({"zone": "a"})), node("b", &json!({"zone": "b"}))]);
+    let claim = |name: &str| json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
+    let spec = json!({"containers": [{"name": "c"}], "volumes": [claim("large"), claim("small")]});
+    let both = PodInfo::read(&object("pods", json!({"metadata": {"name": "p", "namespace": "n"}, "spec": spec})));
+    let none_left = "node(s) didn't find available persistent volumes to bind";
+    assert_eq!(ask(&store, &nodes, &both), [none_left, ""]);
+    assert_eq!(ask(&store, &nodes, &pod("q", "large")), ["", ""]);
+}
+
 async fn bound(labels: Value, modes: Value) -> Store {
     let store = Store::open(None).expect("a store in memory opens");
     write(&store, "", "persistentvolumes", json!({"metadata": {"name": "v", "labels": labels}, "spec": {}})).await;

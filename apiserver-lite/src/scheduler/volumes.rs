@@ -17,7 +17,7 @@ use super::pod::PodInfo;
 #[derive(Default)]
 pub struct Volumes {
     bound: Vec<Box<[NodeTerm]>>,
-    /// For each claim that waits for its first pod, what it could have.
+    /// For each claim that waits for its first pod, what it could have; the smallest claim first.
     waiting: Vec<Candidates>,
     /// Labels of volumes that tell of zones and regions, and the values that a node may have.
     zones: Vec<(&'static str, Box<[Box<str>]>)>,
@@ -108,6 +108,7 @@ impl Volumes {
                 }
             }
         }
+        out.waiting.sort_by_key(|claim| claim.size);
         if !out.alone.is_empty() {
             let taken = cluster.nodes().filter(|node| out.taken(node));
             out.taken_on = taken.map(|node| node.name().into()).collect();
@@ -129,8 +130,12 @@ impl Volumes {
         if !self.bound.iter().all(|terms| fits(terms)) {
             return Some(("node(s) didn't match PersistentVolume's node affinity", false));
         }
+        // What one claim gets is no longer there for the next.
+        let mut given: Vec<&str> = Vec::new();
         for claim in &self.waiting {
-            if claim.lying.iter().any(|place| place.as_ref().is_none_or(|terms| fits(terms))) {
+            let mut left = claim.lying.iter().filter(|volume| !given.contains(&&*volume.name));
+            if let Some(volume) = left.find(|volume| volume.place.as_ref().is_none_or(|terms| fits(terms))) {
+                given.push(&volume.name);
                 continue;
             }
             match &claim.made {

@@ -16,7 +16,7 @@ fn same(volume: &Value, claim: &Value, key: &str, default: &str) -> bool {
 }
 
 pub(super) fn is_large_enough(volume: &Value, claim: &Value) -> bool {
-    amount(&volume["spec"]["capacity"]["storage"]) >= amount(&claim["spec"]["resources"]["requests"]["storage"])
+    amount(&volume["spec"]["capacity"]["storage"]) >= super::wanted(claim)
 }
 
 pub(super) fn has_class(volume: &Value, claim: &Value) -> bool {
