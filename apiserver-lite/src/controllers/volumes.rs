@@ -6,11 +6,13 @@
 mod fit;
 mod provision;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proto::quantity::Quantity;
 use serde_json::{Value, json};
 
+use self::provision::Capacities;
 pub use self::provision::Provision;
 use super::events::Recorder;
 use super::feed::{Change, Feed};
@@ -54,22 +56,36 @@ pub struct Candidates {
     pub made: Option<Provision>,
 }
 
-/// What an unbound claim of a class could have.
-pub fn candidates(store: &Store, claim: &Value, class: &Value) -> Candidates {
-    let provisions = class["provisioner"].as_str().is_some_and(|p| p != NO_PROVISIONER);
-    let made = provisions.then(|| Provision::of(store, claim, class));
-    let mut fitting = Vec::new();
+/// What each of some unbound claims, told with their classes, could have. Volumes are read once for all of them.
+pub fn candidates(store: &Store, claims: &[(Arc<Value>, Arc<Value>)]) -> Vec<Candidates> {
+    if claims.is_empty() {
+        return Vec::new();
+    }
+    let mut fitting: Vec<Vec<((bool, Quantity), Lying)>> = claims.iter().map(|_| Vec::new()).collect();
     let snapshot = store.snapshot(&VOLUMES.into());
     for volume in snapshot.range(None, None) {
         let value = volume.without_owners();
-        if suits(volume, &value, claim) {
-            let required = &value["spec"]["nodeAffinity"]["required"];
-            let place = required.is_object().then(|| node_terms(required));
-            fitting.push((rank(&value), Lying { name: volume.key.name.clone(), place }));
+        for ((claim, _), fitting) in claims.iter().zip(&mut fitting) {
+            if suits(volume, &value, claim) {
+                let required = &value["spec"]["nodeAffinity"]["required"];
+                let place = required.is_object().then(|| node_terms(required));
+                fitting.push((rank(&value), Lying { name: volume.key.name.clone(), place }));
+            }
         }
     }
-    fitting.sort_by_key(|(rank, _)| *rank);
-    Candidates { size: wanted(claim), lying: fitting.into_iter().map(|(_, lying)| lying).collect(), made }
+    let capacities = Capacities::default();
+    let mut out = Vec::new();
+    for ((claim, class), mut fitting) in claims.iter().zip(fitting) {
+        let provisions = class["provisioner"].as_str().is_some_and(|p| p != NO_PROVISIONER);
+        let made = provisions.then(|| Provision::of(store, claim, class, &capacities));
+        fitting.sort_by_key(|(rank, _)| *rank);
+        out.push(Candidates {
+            size: wanted(claim),
+            lying: fitting.into_iter().map(|(_, lying)| lying).collect(),
+            made,
+        });
+    }
+    out
 }
 
 /// What a claim asks for.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value;
 
-use crate::controllers::volumes::Candidates;
+use crate::controllers::volumes::{Candidates, candidates};
 use crate::selectors::{NodeTerm, label, node_terms};
 use crate::store::{Key, Store};
 
@@ -65,6 +65,7 @@ impl Volumes {
     /// The reason why the pod can go nowhere at all.
     pub fn read(store: &Store, cluster: &Cluster, pod: &PodInfo) -> Result<Self, String> {
         let mut out = Volumes { namespace: pod.object.key.namespace.clone(), ..Volumes::default() };
+        let mut waiting = Vec::new();
         for name in &pod.claims {
             let claim = store.get(&"persistentvolumeclaims".into(), &pod.object.key.namespace, name);
             let claim = claim.ok_or_else(|| format!("persistentvolumeclaim \"{name}\" not found"))?;
@@ -104,10 +105,11 @@ impl Volumes {
                     let Some(class) = class.filter(|c| c["volumeBindingMode"] == "WaitForFirstConsumer") else {
                         return Err("pod has unbound immediate PersistentVolumeClaims".into());
                     };
-                    out.waiting.push(crate::controllers::volumes::candidates(store, &claim, &class));
+                    waiting.push((claim.clone(), class));
                 }
             }
         }
+        out.waiting = candidates(store, &waiting);
         out.waiting.sort_by_key(|claim| claim.size);
         if !out.alone.is_empty() {
             let taken = cluster.nodes().filter(|node| out.taken(node));

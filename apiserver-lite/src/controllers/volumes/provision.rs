@@ -1,10 +1,26 @@
 //! Where a volume that is made on demand may lie: where its class allows it, and where the driver has room for it.
 
+use std::cell::OnceCell;
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::amount;
 use crate::selectors::{LabelSelector, Labels, NodeTerm};
 use crate::store::Store;
+
+/// What drivers tell of their room, read once for all claims of a pod, if one of them has to know.
+#[derive(Debug, Default)]
+pub(super) struct Capacities(OnceCell<Vec<Arc<Value>>>);
+
+impl Capacities {
+    fn all(&self, store: &Store) -> &[Arc<Value>] {
+        self.0.get_or_init(|| {
+            let snapshot = store.snapshot(&"csistoragecapacities.storage.k8s.io".into());
+            snapshot.range(None, None).map(|capacity| capacity.without_owners()).collect()
+        })
+    }
+}
 
 /// What a node has to be like for a volume to be made for it.
 #[derive(Debug, Default)]
@@ -17,9 +33,9 @@ pub struct Provision {
 
 impl Provision {
     /// For a claim, by its class.
-    pub(super) fn of(store: &Store, claim: &Value, class: &Value) -> Self {
+    pub(super) fn of(store: &Store, claim: &Value, class: &Value, capacities: &Capacities) -> Self {
         let allowed = class["allowedTopologies"].as_array().into_iter().flatten().map(topology);
-        Provision { allowed: allowed.collect(), room: room(store, claim, class) }
+        Provision { allowed: allowed.collect(), room: room(store, claim, class, capacities) }
     }
 
     pub fn is_allowed(&self, labels: &Labels, node: &str) -> bool {
@@ -40,7 +56,7 @@ fn topology(term: &Value) -> NodeTerm {
 }
 
 /// The nodes that the driver has enough room for. Only drivers that say so tell how much they have.
-fn room(store: &Store, claim: &Value, class: &Value) -> Option<Box<[LabelSelector]>> {
+fn room(store: &Store, claim: &Value, class: &Value, capacities: &Capacities) -> Option<Box<[LabelSelector]>> {
     let size = &claim["spec"]["resources"]["requests"]["storage"];
     let provisioner = class["provisioner"].as_str()?;
     let driver = store.get(&"csidrivers.storage.k8s.io".into(), "", provisioner)?;
@@ -48,9 +64,7 @@ fn room(store: &Store, claim: &Value, class: &Value) -> Option<Box<[LabelSelecto
         return None;
     }
     let size = amount(size);
-    let snapshot = store.snapshot(&"csistoragecapacities.storage.k8s.io".into());
-    let all = snapshot.range(None, None).map(|capacity| capacity.without_owners());
-    let enough = all.filter(|capacity| {
+    let enough = capacities.all(store).iter().filter(|capacity| {
         // The largest volume is the more exact of the two.
         let told = [&capacity["maximumVolumeSize"], &capacity["capacity"]];
         let limit = told.into_iter().find(|limit| !limit.is_null());
