@@ -72,10 +72,8 @@ impl Cluster {
     /// Whether the pod was on a node.
     pub fn remove_pod(&mut self, uid: &str) -> bool {
         let Some(name) = self.placed.remove(uid) else { return false };
-        if let Some(node) = self.nodes.get_mut(&name) {
-            if let Some(pod) = node.remove(uid) {
-                self.alike.change(&name, &pod, -1);
-            }
+        if let Some(pod) = self.nodes.get_mut(&name).and_then(|node| node.remove(uid)) {
+            self.alike.change(&name, &pod, -1);
         }
         self.drop_empty(&name);
         true

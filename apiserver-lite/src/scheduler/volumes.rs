@@ -87,7 +87,7 @@ impl Volumes {
                 Some(volume) => {
                     let found = store.get(&"persistentvolumes".into(), "", volume);
                     let found = found.ok_or_else(|| format!("persistentvolume \"{volume}\" not found"))?;
-                    out.zones.extend(ZONES.iter().filter_map(|(key, _)| zone(*key, label(&found.keys.labels, key)?)));
+                    out.zones.extend(ZONES.iter().filter_map(|(key, _)| zone(key, label(&found.keys.labels, key)?)));
                     let found = found.without_owners();
                     if let Some((driver, handle)) = handle(&found) {
                         out.handles.entry(driver).or_default().insert(handle);
