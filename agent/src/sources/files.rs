@@ -334,7 +334,6 @@ mod tests {
         until(1).await;
         std::fs::remove_file(manifests.join("a.yaml")).unwrap();
         until(0).await;
-        drop(until);
         following.abort();
         std::fs::remove_dir_all(&dir).unwrap();
     }

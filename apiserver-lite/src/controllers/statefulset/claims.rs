@@ -167,7 +167,7 @@ mod tests {
     fn owners_of_claims_follow_the_retention_policy() {
         let (set, pod) = (reference("StatefulSet", "s", "1"), reference("Pod", "s-0", "2"));
         let owners = |when_deleted, when_scaled, is_surplus, owners: &[&Value]| {
-            let owners: Vec<Value> = owners.iter().map(|o| Value::clone(o)).collect();
+            let owners: Vec<Value> = owners.iter().copied().cloned().collect();
             Policy { when_deleted, when_scaled, is_surplus }.owners(&owners, &set, &pod)
         };
         assert_eq!(owners(false, false, false, &[]), None);
@@ -186,7 +186,7 @@ mod tests {
         let (earlier, other) = (reference("StatefulSet", "s", "0"), reference("Other", "o", "3"));
         let policy = Policy { when_deleted: true, when_scaled: true, is_surplus: false };
         assert_eq!(policy.owners(&[earlier], &set, &pod), None);
-        assert_eq!(policy.owners(&[other.clone()], &set, &pod), None);
+        assert_eq!(policy.owners(std::slice::from_ref(&other), &set, &pod), None);
         assert_eq!(policy.owners(&[other.clone(), set.clone()], &set, &pod), Some(vec![other]));
         let mut plain = set.clone();
         plain["controller"] = false.into();
