@@ -13,7 +13,7 @@ const WIDTH: usize = 80;
 const MAX_SIMPLE_KEY: usize = 128;
 /// What would be indented by more characters is written as JSON, which is YAML too: every line repeats its indentation, and a
 /// small document that is nested thousands of times would become gigabytes of blanks.
-const DEEPEST_INDENT: isize = 400;
+const DEEPEST_INDENT: isize = 360;
 
 /// Appends a document that ends with a line end.
 pub fn write(value: &Value, out: &mut Vec<u8>) {
