@@ -8,17 +8,9 @@ use super::tokens::{Fault, Kind, Mark, TOO_DEEP, Token, Tokens};
 /// Nesting that is looked into; what is deeper has another fault.
 const DEEPEST: usize = 200;
 
-/// Of longer texts only the beginning is looked at, and for nothing but nesting: the whole would take a second for a few
-/// megabytes of brackets.
-const LONGEST: usize = 256 << 10;
-
 /// The complaint about the first document of a text and its line, from one, where that is shown; None where nothing is
 /// found to be wrong, or directives come before it, which are not looked into.
 pub fn find(text: &str) -> Option<(&'static str, Option<usize>)> {
-    if text.len() > LONGEST {
-        let end = (0..=LONGEST).rev().find(|end| text.is_char_boundary(*end))?;
-        return Tokens::new(&text[..end]).far_too_deep().map(|fault| (fault.problem, None));
-    }
     let mut grammar = Grammar { tokens: Tokens::new(text), depth: 0 };
     let fault = match grammar.document() {
         Ok(()) => return None,
