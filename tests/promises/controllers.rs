@@ -82,9 +82,11 @@ impl Cluster {
                     true => "Succeeded",
                     false => "Running",
                 };
+                // When one stopped being ready would be when it ended.
+                let since = if once { None } else { Some("2026-01-01T00:00:00Z") };
                 let status = json!({"status": {"phase": phase,
                     "podIP": "10.1.0.7", "podIPs": [{"ip": "10.1.0.7"}], "conditions": [{"type": "Ready",
-                    "status": if once { "False" } else { "True" }, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+                    "status": if once { "False" } else { "True" }, "lastTransitionTime": since}]}});
                 let patch = ["patch", "pod", "-n", namespace, name, "--subresource=status", "--type=merge", "-p"];
                 let status = status.to_string();
                 let _ = self.0.kubectl(&patch.into_iter().chain([&*status]).collect::<Vec<_>>());
