@@ -574,6 +574,34 @@ fn a_pod_whose_volume_is_being_made_tells_where_it_is_expected() {
     assert!(cluster.json(&["get", "pod", "p"])["status"]["nominatedNodeName"].is_null());
 }
 
+/// A claim of before stayed without a volume for good, and a pod waited ten minutes for one that nobody makes.
+#[test]
+fn claims_get_a_class_that_comes_later_and_nodes_where_it_can_make_volumes() {
+    let Some(cluster) = Cluster::start("controllers-classes") else { return };
+    cluster.node("n1", "4");
+    cluster.apply(&json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c"}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}));
+    let claim = |c: &Cluster| c.json(&["get", "pvc", "c"]);
+    cluster.wait("the claim waits", "default", |c| claim(c)["status"]["phase"] == "Pending");
+    assert!(claim(&cluster)["spec"]["storageClassName"].is_null());
+    cluster.apply(&json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "slow",
+        "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "provisioner": "slow.example.com", "volumeBindingMode": "WaitForFirstConsumer"}));
+    cluster.wait("it has the class", "default", |c| claim(c)["spec"]["storageClassName"] == "slow");
+    cluster.apply(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
+        "containers": [{"name": "c", "image": "localhost/a:1"}],
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}}));
+    const NODE: &str = "volume.kubernetes.io/selected-node";
+    cluster.wait("a node is chosen", "default", |c| claim(c)["metadata"]["annotations"][NODE] == "n1");
+    // What a provisioner does that cannot make the volume there.
+    cluster.run(&["annotate", "pvc", "c", "volume.kubernetes.io/selected-node-"]);
+    cluster.wait("the pod is told", "default", |c| {
+        let condition = c.json(&["get", "pod", "p"])["status"]["conditions"][0]["message"].take();
+        condition.as_str().is_some_and(|text| text.contains("provisioning failed for PVC"))
+    });
+    cluster.wait("it is tried again", "default", |c| claim(c)["metadata"]["annotations"][NODE] == "n1");
+}
+
 #[test]
 fn controllers_scheduler_and_store_tell_how_they_are() {
     let Some(cluster) = Cluster::start("component-statuses") else { return };

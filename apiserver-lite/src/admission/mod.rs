@@ -37,7 +37,7 @@ pub mod resources;
 mod runtime_class;
 mod service_account;
 mod settings;
-mod storage;
+pub mod storage;
 mod subject;
 mod tolerations;
 mod topology_labels;

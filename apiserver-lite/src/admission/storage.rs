@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 
 use super::{Call, Operation, resources};
 use crate::status::Result;
-use crate::store::ResourceId;
+use crate::store::{ResourceId, Store};
 
 /// Name of the newest class that an annotation marks as the default; of equally old ones, the first by name.
-fn default_class(call: &Call<'_>, classes: &str, annotations: &[&str]) -> Option<String> {
-    let snapshot = call.server.store.snapshot(&ResourceId::from(classes));
+fn default_class(store: &Store, classes: &str, annotations: &[&str]) -> Option<String> {
+    let snapshot = store.snapshot(&ResourceId::from(classes));
     let classes = snapshot.range(None, None).map(|o| o.value());
     let marked = classes.filter(|c| annotations.iter().any(|a| c["metadata"]["annotations"][*a] == "true"));
     let age = |class: &Value| class["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned();
@@ -17,19 +17,24 @@ fn default_class(call: &Call<'_>, classes: &str, annotations: &[&str]) -> Option
     newest["metadata"]["name"].as_str().map(Into::into)
 }
 
-/// The class of a claim; an annotation of old counts before the field.
-fn class_of(claim: &Value) -> Option<&str> {
-    let annotated = claim["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"].as_str();
-    annotated.or(claim["spec"]["storageClassName"].as_str())
+/// The name of the class of a claim or a volume, which may be empty; an annotation of old counts before the field.
+pub fn class_of(object: &Value) -> Option<&str> {
+    let annotated = object["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"].as_str();
+    annotated.or(object["spec"]["storageClassName"].as_str())
+}
+
+/// The class for claims that do not say which they are to have.
+pub fn default_storage_class_name(store: &Store) -> Option<String> {
+    const MARKS: [&str; 2] =
+        ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
+    default_class(store, "storageclasses.storage.k8s.io", &MARKS)
 }
 
 pub fn default_storage_class(call: &Call<'_>, new: &mut Value) -> Result<()> {
     if !call.is("", "persistentvolumeclaims") || call.operation != Operation::Create || class_of(new).is_some() {
         return Ok(());
     }
-    const MARKS: [&str; 2] =
-        ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
-    if let Some(class) = default_class(call, "storageclasses.storage.k8s.io", &MARKS) {
+    if let Some(class) = default_storage_class_name(&call.server.store) {
         new["spec"]["storageClassName"] = class.into();
     }
     Ok(())
@@ -44,7 +49,7 @@ pub fn default_ingress_class(call: &Call<'_>, new: &mut Value) -> Result<()> {
         return Ok(());
     }
     const MARKS: [&str; 1] = ["ingressclass.kubernetes.io/is-default-class"];
-    if let Some(class) = default_class(call, "ingressclasses.networking.k8s.io", &MARKS) {
+    if let Some(class) = default_class(&call.server.store, "ingressclasses.networking.k8s.io", &MARKS) {
         new["spec"]["ingressClassName"] = class.into();
     }
     Ok(())

@@ -19,6 +19,7 @@ use super::feed::{Change, Feed};
 use super::ownership::done;
 use super::queue::Queue;
 use super::runner::Controller;
+use crate::admission::storage::{class_of, default_storage_class_name};
 use crate::client::{Client, unchanged};
 use crate::selectors::{LabelSelector, NodeTerm, node_terms};
 use crate::status::{ApiError, Result, quote};
@@ -54,6 +55,8 @@ pub struct Candidates {
     pub lying: Vec<Lying>,
     /// Or one is made, where that can be done.
     pub made: Option<Provision>,
+    /// The node that one is being made for already, and the only one then.
+    pub promised: Option<Box<str>>,
 }
 
 /// What each of some unbound claims, told with their classes, could have. Volumes are read once for all of them.
@@ -78,14 +81,23 @@ pub fn candidates(store: &Store, claims: &[(Arc<Value>, Arc<Value>)]) -> Vec<Can
     for ((claim, class), mut fitting) in claims.iter().zip(fitting) {
         let provisions = class["provisioner"].as_str().is_some_and(|p| p != NO_PROVISIONER);
         let made = provisions.then(|| Provision::of(store, claim, class, &capacities));
+        let promised: Option<Box<str>> = promised(claim).map(Into::into);
+        // One more volume would be lost when the one that is being made comes.
+        fitting.retain(|_| promised.is_none());
         fitting.sort_by_key(|(rank, _)| *rank);
         out.push(Candidates {
             size: wanted(claim),
             lying: fitting.into_iter().map(|(_, lying)| lying).collect(),
             made,
+            promised,
         });
     }
     out
+}
+
+/// The node that a volume is made for. A provisioner that cannot do it there takes the name away.
+fn promised(claim: &Value) -> Option<&str> {
+    claim["metadata"]["annotations"][SELECTED_NODE].as_str()
 }
 
 /// What a claim asks for.
@@ -162,16 +174,22 @@ pub async fn prepare(client: &Client, pod: &ObjectRef, claims: &[Box<str>], node
     }
     // In the order in which the scheduler looked for the node.
     waiting.sort_by_key(|(_, claim)| wanted(claim));
+    let mut made = Vec::new();
     for (name, claim) in &waiting {
-        match choose(client.store(), claim, node_object.as_ref()) {
+        let lying = || choose(client.store(), claim, node_object.as_ref());
+        match promised(claim).is_none().then(lying).flatten() {
             // The binder does the rest, as for any volume that refers to a claim.
             Some(volume) => refer(client, &volume, claim).await?,
             None => {
+                made.push(*name);
                 let written = client.update(CLAIMS, namespace, name, |value| {
+                    if promised(value) == Some(node) {
+                        return Err(unchanged());
+                    }
                     value["metadata"]["annotations"][SELECTED_NODE] = node.into();
                     Ok(())
                 });
-                written.await.map(|_| ())?;
+                done(written.await.map(|_| ()))?;
             }
         }
     }
@@ -179,7 +197,13 @@ pub async fn prepare(client: &Client, pod: &ObjectRef, claims: &[Box<str>], node
         loop {
             let mut waits = false;
             for name in claims {
-                waits |= unbound(name)?.is_some();
+                let Some(claim) = unbound(name)? else { continue };
+                waits = true;
+                // The provisioner's word that it cannot be done there: the pod is to go elsewhere.
+                if made.contains(&name) && promised(&claim) != Some(node) {
+                    let text = format!("provisioning failed for PVC {}", quote(name));
+                    return Err(ApiError::new(500, "", text));
+                }
             }
             if !waits {
                 return Ok(());
@@ -340,15 +364,18 @@ impl Binder {
         if claim.keys.deleting {
             return Ok(());
         }
-        let class_name = value["spec"]["storageClassName"].as_str().unwrap_or_default();
+        let class_name = class_of(value).unwrap_or_default();
         let class = self.client.get(CLASSES, "", class_name).map(|c| c.value());
         let waits = class.as_ref().is_some_and(|c| c["volumeBindingMode"] == "WaitForFirstConsumer");
-        let selected = value["metadata"]["annotations"][SELECTED_NODE].as_str();
+        let selected = promised(value);
         let volume =
             choose(self.client.store(), value, selected.and_then(|n| self.client.get("nodes", "", n)).as_ref());
         let ours = volume.as_ref().is_some_and(|v| v.value()["spec"]["claimRef"].is_object());
         if let Some(volume) = volume.filter(|_| ours || !waits) {
             return self.bind(&volume, claim, value).await;
+        }
+        if self.give_class(key, value).await? {
+            return Ok(());
         }
         self.unbound(key, "Pending").await?;
         if waits && selected.is_none() {
@@ -390,6 +417,23 @@ impl Binder {
         );
         self.say(claim, "ExternalProvisioning", text);
         Ok(())
+    }
+
+    /// Gives a claim that was made before there was a default class that class; whether it did, and the claim is looked at
+    /// once more for it.
+    async fn give_class(&self, key: &Key, value: &Value) -> Result<bool> {
+        if class_of(value).is_some() {
+            return Ok(false);
+        }
+        let Some(class) = default_storage_class_name(self.client.store()) else { return Ok(false) };
+        let written = self.client.update(CLAIMS, &key.namespace, &key.name, |value| {
+            if class_of(value).is_some() {
+                return Err(unchanged());
+            }
+            value["spec"]["storageClassName"] = class.as_str().into();
+            Ok(())
+        });
+        done(written.await.map(|_| ())).map(|_| true)
     }
 
     async fn bind(&self, volume: &ObjectRef, claim: &ObjectRef, value: &Value) -> Result<()> {

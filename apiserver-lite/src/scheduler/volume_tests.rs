@@ -77,6 +77,23 @@ async fn a_volume_is_made_only_where_its_driver_has_room() {
     assert_eq!(ask(&store, &nodes, &pod("p", "c")), ["node(s) did not have enough free storage", ""]);
 }
 
+/// A pod that came back after its node had gone was sent anywhere, where its volume could not follow.
+#[tokio::test]
+async fn a_volume_that_is_being_made_is_made_for_one_node() {
+    let store = waiting(json!({})).await;
+    let spec = json!({"storageClassName": "slow", "resources": {"requests": {"storage": "5Gi"}}});
+    let annotations = json!({"volume.kubernetes.io/selected-node": "b"});
+    let claim = json!({"metadata": {"name": "d", "namespace": "n", "annotations": annotations}, "spec": spec});
+    write(&store, "", "persistentvolumeclaims", claim).await;
+    let lying = json!({"storageClassName": "slow", "capacity": {"storage": "9Gi"}});
+    let volume = json!({"metadata": {"name": "1"}, "spec": lying, "status": {"phase": "Available"}});
+    write(&store, "", "persistentvolumes", volume).await;
+    let nodes = cluster(&[node("a", &json!({})), node("b", &json!({}))]);
+    let not_here = "node(s) didn't find available persistent volumes to bind";
+    assert_eq!(ask(&store, &nodes, &pod("p", "d")), [not_here, ""]);
+    assert_eq!(ask(&store, &nodes, &pod("p", "c")), ["", ""]);
+}
+
 /// Each claim was asked for alone, so that one volume did for two and the pod was bound where it could not start.
 #[tokio::test]
 async fn a_volume_that_is_there_serves_one_claim_of_a_pod() {

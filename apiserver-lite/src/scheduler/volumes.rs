@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value;
 
+use crate::admission::storage::class_of;
 use crate::controllers::volumes::{Candidates, candidates};
 use crate::selectors::{NodeTerm, label, node_terms};
 use crate::store::{Key, Store};
@@ -99,8 +100,8 @@ impl Volumes {
                     }
                 }
                 None => {
-                    let class = claim["spec"]["storageClassName"].as_str().unwrap_or_default();
-                    let class = store.get(&"storageclasses.storage.k8s.io".into(), "", class);
+                    let class =
+                        store.get(&"storageclasses.storage.k8s.io".into(), "", class_of(&claim).unwrap_or_default());
                     let class = class.map(|c| c.without_owners());
                     let Some(class) = class.filter(|c| c["volumeBindingMode"] == "WaitForFirstConsumer") else {
                         return Err("pod has unbound immediate PersistentVolumeClaims".into());
@@ -140,8 +141,9 @@ impl Volumes {
                 given.push(&volume.name);
                 continue;
             }
+            let here = claim.promised.as_ref().is_none_or(|promised| **promised == *node.name());
             match &claim.made {
-                Some(made) if made.is_allowed(node.labels(), node.name()) => {
+                Some(made) if here && made.is_allowed(node.labels(), node.name()) => {
                     if !made.has_room(node.labels()) {
                         return Some(("node(s) did not have enough free storage", false));
                     }

@@ -8,6 +8,7 @@ use proto::quantity::{Format, Quantity};
 use serde_json::Value;
 
 use crate::admission::resources::{self, Resources};
+use crate::admission::storage::class_of;
 use crate::admission::{Call, Operation};
 use crate::resource::Resource;
 
@@ -288,8 +289,7 @@ fn claim(object: &Value) -> Resources {
     let spec = &object["spec"];
     let one = |name: &str| (name.to_owned(), whole(1));
     let mut out = Resources::from([one("count/persistentvolumeclaims"), one("persistentvolumeclaims")]);
-    let annotated = object["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"].as_str();
-    let class = annotated.or(spec["storageClassName"].as_str()).unwrap_or_default();
+    let class = class_of(object).unwrap_or_default();
     if !class.is_empty() {
         out.insert(format!("{class}{CLASS_SUFFIX}persistentvolumeclaims"), whole(1));
     }

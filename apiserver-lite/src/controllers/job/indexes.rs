@@ -18,6 +18,9 @@ pub const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
 const IGNORED: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 
+/// Indexes that a text is read for at most: what a job of that size makes of memory is some 16 MB.
+const MOST: usize = 1_000_000;
+
 /// The index that a pod stands for.
 pub fn index_of(pod: &ObjectRef) -> Option<i64> {
     pod.label(INDEX).and_then(|t| t.parse().ok())
@@ -29,8 +32,8 @@ pub fn parse_indexes(text: &str) -> BTreeSet<i64> {
     for part in text.split(',').filter(|p| !p.is_empty()) {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         if let (Ok(from), Ok(to)) = (from.parse::<i64>(), to.parse::<i64>()) {
-            // No job has more; a longer range is no text of ours.
-            out.extend((from..=to).take(100_000));
+            // Anybody who may write a status may write any range; of ours none is longer.
+            out.extend((from..=to).take(MOST));
         }
     }
     out

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::amount;
+use crate::admission::storage::class_of;
 use crate::status::quote;
 use crate::store::ObjectRef;
 
@@ -20,7 +21,7 @@ pub(super) fn is_large_enough(volume: &Value, claim: &Value) -> bool {
 }
 
 pub(super) fn has_class(volume: &Value, claim: &Value) -> bool {
-    same(&volume["spec"], &claim["spec"], "storageClassName", "")
+    class_of(volume).unwrap_or_default() == class_of(claim).unwrap_or_default()
 }
 
 pub(super) fn has_attributes_class(volume: &Value, claim: &Value) -> bool {
