@@ -1,12 +1,15 @@
 //! What the agent costs in time, CPU and memory: alone, with pods, while they start and go, with probes, and when it is asked.
 //!
 //!     agent-load [--pods N] [--scraped N]
+//!     agent-load --turns N [--pods N]
 //!
 //! Starts an API server, a containerd and an agent of its own. CPU is the agent's own user and system time, read from
 //! /proc before and after, in steps of 10 ms; what idling takes is read in nanoseconds. Each pod is one container that
 //! sleeps, and sits out the two seconds that its grace of one becomes when it is deleted. Scrapes go through the API
 //! server's proxy, so the agent's part of them is TLS, HTTP, authorization from its cache, and the page itself. The pods
-//! are started and ended by the runtime's calls alone as well, for what of their time is not the agent's.
+//! are started and ended by the runtime's calls alone as well, for what of their time is not the agent's. What a runtime
+//! needs for the same calls changes by half within minutes, so `--turns` does nothing else, with and without the agent in
+//! turns, and tells the medians.
 //!
 //! Needs root and what a node needs ([`Node::why_not`]).
 
@@ -41,20 +44,25 @@ const PACE: Duration = Duration::from_millis(12);
 
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
-    let (mut pods, mut scraped) = (40, 110);
+    let (mut pods, mut scraped, mut turns) = (40, 110, 0);
     while let Some(flag) = args.next() {
         let value = args.next().context("a flag needs a value")?.parse()?;
         match flag.as_str() {
             "--pods" => pods = value,
             "--scraped" => scraped = value,
-            other => anyhow::bail!("unknown flag {other}; flags are --pods and --scraped"),
+            "--turns" => turns = value,
+            other => anyhow::bail!("unknown flag {other}; flags are --pods, --scraped and --turns"),
         }
     }
     if let Some(lacks) = Node::why_not() {
         println!("the agent is not measured: there is no {lacks}");
         return Ok(());
     }
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(run(pods, scraped))
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    match turns {
+        0 => runtime.block_on(run(pods, scraped)),
+        turns => runtime.block_on(in_turns(pods, turns)),
+    }
 }
 
 /// The CPU and time that one thing takes the agent.
@@ -132,6 +140,49 @@ async fn until(api: &mut Connection, done: impl Fn(usize, usize) -> bool) -> Res
         ensure!(begun.elapsed() < LONG, "{running} of {} pods run", all.len());
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// The same pods without an agent and with it, again and again: start and end of each turn, and the medians of all.
+async fn in_turns(pods: usize, turns: usize) -> Result<()> {
+    let server = ApiServer::start("agent-load", &[])?;
+    let mut node = Node::start("agent-load-node", &server, "maxPods: 250\nfileCheckFrequency: 20s\n")?;
+    let mut all: [Vec<f64>; 6] = Default::default();
+    for turn in 0..turns {
+        // An agent ends what it does not know.
+        node.end_agent(Signal::SIGTERM);
+        direct::pods(&node, 2).await?;
+        let (starts, ends) = direct::pods(&node, pods).await?;
+        node.start_agent()?;
+        node.wait_until("the node is Ready", Duration::from_secs(60), || Ok(node.is_ready(&server)))?;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let (pid, begun) = (node.agent_pid(), Instant::now());
+        let before = cpu_time(pid)?;
+        create(&server, &node.name, (&format!("t{turn}-"), pods), Probes::None).await?;
+        let (started, middle) = (begun.elapsed(), cpu_time(pid)?);
+        let mut api = Connection::http2(&server).await?;
+        let begun = Instant::now();
+        let gone = api.call(Method::DELETE, PODS, "", "").await?;
+        ensure!(gone.status() == 200, "{}", String::from_utf8_lossy(gone.body()));
+        until(&mut api, |_, all| all == 0).await?;
+        let (ended, after) = (begun.elapsed(), cpu_time(pid)?);
+        let cpu = [middle.saturating_sub(before), after.saturating_sub(middle)].map(|time| time.as_secs_f64());
+        let [starts, ends, started, ended] = [starts, ends, started, ended].map(|time| time.as_secs_f64());
+        println!(
+            "start {started:.1} of {starts:.1} s, end {ended:.1} of {ends:.1} s, CPU {:.2} and {:.2} s",
+            cpu[0], cpu[1]
+        );
+        let figures = [started, started / starts, ended, ended / ends, cpu[0], cpu[1]];
+        all.iter_mut().zip(figures).for_each(|(all, figure)| all.push(figure));
+    }
+    let [started, start, ended, end, cpu_start, cpu_end] = all.map(|mut all| {
+        all.sort_by(f64::total_cmp);
+        all.get(all.len() / 2).copied().unwrap_or_default()
+    });
+    println!(
+        "medians of {turns}: start {started:.1} s, {start:.2} of the runtime's calls alone; end {ended:.1} s, {end:.2}; \
+         CPU {cpu_start:.2} and {cpu_end:.2} s"
+    );
+    Ok(())
 }
 
 async fn run(pods: usize, scraped: usize) -> Result<()> {
