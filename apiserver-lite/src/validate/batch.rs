@@ -438,8 +438,11 @@ pub fn status(report: &mut Report, new: &Value, old: &Value) {
             let why = format!("cannot disable the terminal {kind}=True condition");
             both(r, is(was, kind) && !is(status, kind), &why);
         }
+        // Indexes that count no more when a job is made smaller are taken off.
+        let shrinks = text(&new["spec"], "completionMode") == "Indexed"
+            && new["spec"]["completions"] == new["spec"]["parallelism"];
         for name in ["failed", "succeeded"] {
-            if count(name) < was[name].as_i64().unwrap_or(0) {
+            if count(name) < was[name].as_i64().unwrap_or(0) && (name == "failed" || !shrinks) {
                 r.bad(name, count(name), format_args!("cannot decrease the {name} counter"));
             }
         }
@@ -616,6 +619,15 @@ mod tests {
                  is null",
             ]
         );
+        let fewer =
+            |spec: Value| told(spec, json!({"succeeded": 1, "failed": 1}), json!({"succeeded": 2, "failed": 2}));
+        let failed = "status.failed: Invalid value: 1: cannot decrease the failed counter";
+        let succeeded = "status.succeeded: Invalid value: 1: cannot decrease the succeeded counter";
+        let counts = json!({"completions": 5, "parallelism": 5});
+        assert_eq!(fewer(counts), [failed, succeeded]);
+        let elastic =
+            |parallelism: i64| json!({"completions": 5, "parallelism": parallelism, "completionMode": "Indexed"});
+        assert_eq!((fewer(elastic(4)).len(), fewer(elastic(5))), (2, vec![failed.to_owned()]));
         let pods = json!({"uncountedTerminatedPods": {"succeeded": ["a", ""], "failed": ["a"]}});
         assert_eq!(
             told(json!({}), pods, json!({})),

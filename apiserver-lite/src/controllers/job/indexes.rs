@@ -26,14 +26,15 @@ pub fn index_of(pod: &ObjectRef) -> Option<i64> {
     pod.label(INDEX).and_then(|t| t.parse().ok())
 }
 
-/// `1,3-5,7`.
-pub fn parse_indexes(text: &str) -> BTreeSet<i64> {
+/// `1,3-5,7`, as far as the job wants these indexes; it may want fewer than when the text was written.
+pub fn parse_indexes(text: &str, completions: Option<i64>) -> BTreeSet<i64> {
+    let last = completions.map_or(i64::MAX, |completions| completions - 1);
     let mut out = BTreeSet::new();
     for part in text.split(',').filter(|p| !p.is_empty()) {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         if let (Ok(from), Ok(to)) = (from.parse::<i64>(), to.parse::<i64>()) {
             // Anybody who may write a status may write any range; of ours none is longer.
-            out.extend((from..=to).take(MOST));
+            out.extend((from..=to.min(last)).take(MOST));
         }
     }
     out
@@ -84,9 +85,8 @@ impl PerIndex {
     /// None when the job has one number of failures for all its pods.
     pub fn of(job: &Value) -> Option<Self> {
         let limit = job["spec"]["backoffLimitPerIndex"].as_i64()?;
-        let mut failed = parse_indexes(job["status"]["failedIndexes"].as_str().unwrap_or_default());
-        // The job may want fewer by now.
-        failed.retain(|index| job["spec"]["completions"].as_i64().is_none_or(|c| *index < c));
+        let failed = job["status"]["failedIndexes"].as_str().unwrap_or_default();
+        let failed = parse_indexes(failed, job["spec"]["completions"].as_i64());
         Some(PerIndex { limit, failed, last: BTreeMap::new() })
     }
 
@@ -162,7 +162,13 @@ mod tests {
     #[test]
     fn indexes_are_written_as_ranges() {
         for text in ["", "0", "0,1", "0-2,5,7-9"] {
-            assert_eq!(format_indexes(&parse_indexes(text)), text);
+            assert_eq!(format_indexes(&parse_indexes(text, None)), text);
         }
+    }
+
+    #[test]
+    fn indexes_that_a_job_does_not_want_are_not_read() {
+        let read = |completions| format_indexes(&parse_indexes("0,2-4,7-9223372036854775807", Some(completions)));
+        assert_eq!((read(0), read(1), read(4), read(8)), (String::new(), "0".into(), "0,2,3".into(), "0,2-4,7".into()));
     }
 }

@@ -217,7 +217,7 @@ impl Jobs {
     /// Makes or deletes pods so that as many run as should; when to look again.
     async fn manage(&self, view: &mut View) -> Result<Option<Duration>> {
         let job = view.object.clone();
-        let mut active: Vec<ObjectRef> = view.pods.iter().filter(|p| is_active(p)).cloned().collect();
+        let active: Vec<ObjectRef> = view.pods.iter().filter(|p| is_active(p)).cloned().collect();
         let replace_late = view.replaces_late();
         let ending = view.pods.iter().filter(|p| p.keys.deleting && !is_terminal(p)).count();
         let parallelism = view.value["spec"]["parallelism"].as_i64().unwrap_or(1);
@@ -234,21 +234,19 @@ impl Jobs {
             }
         };
         let wanted = usize::try_from(wanted.max(0)).unwrap_or(0);
-        if active.len() > wanted {
-            let related = active.clone();
-            super::replicaset::rank(&mut active, &related);
-            active.truncate(active.len() - wanted);
+        let have = active.len() + if replace_late { ending } else { 0 };
+        let unwanted = unwanted(view, active, wanted);
+        if !unwanted.is_empty() {
             // Without the finalizer they are not counted: it is no failure of theirs that they end.
-            self.free(&active, |_| true).await?;
-            ownership::delete_pods(&self.client, &active).await?;
-            for pod in &active {
+            self.free(&unwanted, |_| true).await?;
+            ownership::delete_pods(&self.client, &unwanted).await?;
+            for pod in &unwanted {
                 let text = format!("Deleted pod: {}", pod.key.name);
                 self.recorder.say(COMPONENT, JOB.about(&job), "SuccessfulDelete", text);
             }
             return Ok(None);
         }
         let mut again = None;
-        let have = active.len() + if replace_late { ending } else { 0 };
         let missing = wanted.saturating_sub(have).min(ownership::BURST);
         if missing == 0 {
             return Ok(None);
@@ -291,6 +289,29 @@ impl Jobs {
         }
         result.map(|()| again)
     }
+}
+
+/// Those of the active pods that are to go, so that no more than `wanted` are left. Pods of no index that the job wants,
+/// and all but one of an index, go even where they are not too many.
+fn unwanted(view: &View, mut active: Vec<ObjectRef>, wanted: usize) -> Vec<ObjectRef> {
+    let too_many = active.len().saturating_sub(wanted);
+    let index = |pod: &ObjectRef| index_of(pod).filter(|i| view.completions().is_none_or(|c| *i < c));
+    let stays = |seen: &mut BTreeSet<i64>, pod: &ObjectRef| match view.indexed() {
+        true => index(pod).is_some_and(|i| seen.insert(i)),
+        false => true,
+    };
+    let mut seen = BTreeSet::new();
+    if too_many == 0 && active.iter().all(|pod| stays(&mut seen, pod)) {
+        return Vec::new();
+    }
+    let related = active.clone();
+    super::replicaset::rank(&mut active, &related);
+    // From the end, where those are whose loss would hurt most.
+    seen.clear();
+    let (left, mut out): (Vec<_>, Vec<_>) = active.into_iter().rev().partition(|pod| stays(&mut seen, pod));
+    let more = too_many.saturating_sub(out.len());
+    out.extend(left.into_iter().rev().take(more));
+    out
 }
 
 /// Indexes that nobody works on and that are neither done nor given up, in order.

@@ -56,8 +56,10 @@ impl Jobs {
                 }
             }
             status["uncountedTerminatedPods"] = uncounted;
-            if view.indexed() && !view.completed_indexes.is_empty() {
-                status["completedIndexes"] = format_indexes(&view.completed_indexes).into();
+            let completed = format_indexes(&view.completed_indexes);
+            match (&*completed, status.as_object_mut()) {
+                ("", Some(map)) => drop(map.remove("completedIndexes")),
+                _ => status["completedIndexes"] = completed.into(),
             }
             if let Some(failed) = view.failed_indexes() {
                 status["failedIndexes"] = format_indexes(failed).into();

@@ -52,6 +52,25 @@ impl Trial {
         written.await.expect("written");
     }
 
+    /// Pods of these indexes succeed.
+    async fn succeed(&self, indexes: &[i64]) {
+        for pod in self.pods().iter().filter(|p| index_of(p).is_some_and(|i| indexes.contains(&i))) {
+            let written = self.client.update_status("pods", "default", &pod.key.name, |pod| {
+                pod["status"]["phase"] = "Succeeded".into();
+                Ok(())
+            });
+            written.await.expect("succeeds");
+        }
+    }
+
+    /// Indexes of the pods that are not being deleted, in order.
+    fn staying(&self) -> Vec<i64> {
+        let mut out: Vec<i64> =
+            self.pods().iter().filter(|p| !p.keys.deleting).map(|p| index_of(p).unwrap_or(-1)).collect();
+        out.sort_unstable();
+        out
+    }
+
     /// Its node has all pods: then they do not go at once when they are deleted.
     async fn start_pods(&self) {
         for pod in self.pods() {
@@ -96,6 +115,81 @@ async fn a_job_past_its_deadline_waits_for_its_pods() {
         assert_eq!(trial.look().await, None);
     }
     assert!(trial.pods().iter().all(|p| p.keys.deleting) && !trial.pods().is_empty());
+}
+
+fn elastic(completions: i64) -> Value {
+    json!({"parallelism": completions, "completions": completions, "completionMode": "Indexed"})
+}
+
+fn resize(job: &mut Value, completions: i64) {
+    job["spec"]["parallelism"] = completions.into();
+    job["spec"]["completions"] = completions.into();
+}
+
+/// The lowest indexes went and the others stayed, though nobody wanted them any more.
+#[tokio::test]
+async fn a_job_that_wants_fewer_indexes_keeps_the_pods_of_those_that_it_wants() {
+    let server = crate::serve::testing::server().await;
+    let mut trial = Trial::begin(server, elastic(5)).await;
+    trial.start_pods().await;
+    assert_eq!(trial.staying(), [0, 1, 2, 3, 4]);
+    trial.change(|job| resize(job, 3)).await;
+    trial.look().await;
+    assert_eq!(trial.staying(), [0, 1, 2]);
+}
+
+#[tokio::test]
+async fn pods_of_an_index_that_has_one_already_or_of_none_go() {
+    let server = crate::serve::testing::server().await;
+    let mut trial = Trial::begin(server, elastic(3)).await;
+    trial.start_pods().await;
+    let pods = trial.pods();
+    for (at, index) in [(1, "0"), (2, "none")] {
+        let written = trial.client.update("pods", "default", &pods[at].key.name, |pod| {
+            pod["metadata"]["labels"][INDEX] = index.into();
+            Ok(())
+        });
+        written.await.expect("written");
+    }
+    trial.look().await;
+    assert_eq!(trial.staying(), [0], "as many as wanted, but not those");
+    trial.look().await;
+    assert_eq!(trial.staying(), [0, 1, 2]);
+}
+
+/// They counted on, the status with them was refused, and nothing of the job went on.
+#[tokio::test]
+async fn indexes_that_a_job_wants_no_more_are_not_done() {
+    let server = crate::serve::testing::server().await;
+    let mut trial = Trial::begin(server, elastic(5)).await;
+    trial.start_pods().await;
+    trial.succeed(&[3]).await;
+    trial.look().await;
+    let done = |trial: &Trial| (trial.status()["succeeded"].as_i64(), trial.status()["completedIndexes"].clone());
+    assert_eq!(done(&trial), (Some(1), "3".into()));
+    trial.succeed(&[0, 4]).await;
+    trial.change(|job| resize(job, 4)).await;
+    trial.look().await;
+    assert_eq!(done(&trial), (Some(2), "0,3".into()));
+    let is_counted = |p: &ObjectRef| PodDigest::of(p).finalizers.is_empty();
+    assert!(trial.pods().iter().all(|p| p.field("status.phase") != "Succeeded" || is_counted(p)));
+    trial.change(|job| resize(job, 3)).await;
+    trial.look().await;
+    assert_eq!(done(&trial), (Some(1), "0".into()));
+}
+
+#[tokio::test]
+async fn a_job_of_which_no_index_is_done_any_more_tells_of_none() {
+    let server = crate::serve::testing::server().await;
+    let mut trial = Trial::begin(server, elastic(2)).await;
+    trial.start_pods().await;
+    trial.succeed(&[1]).await;
+    trial.look().await;
+    assert_eq!(trial.status()["completedIndexes"], "1");
+    trial.change(|job| resize(job, 1)).await;
+    trial.look().await;
+    let status = trial.status();
+    assert!(status["completedIndexes"].is_null() && status["succeeded"].is_null(), "{status}");
 }
 
 #[test]

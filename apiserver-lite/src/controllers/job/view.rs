@@ -51,7 +51,8 @@ pub fn finished(job: &Value) -> Option<bool> {
 
 impl View {
     pub fn read(object: ObjectRef, value: Value, pods: Vec<ObjectRef>) -> Self {
-        let status = &value["status"];
+        let (spec, status) = (&value["spec"], &value["status"]);
+        let completed = status["completedIndexes"].as_str().unwrap_or_default();
         let mut view = View {
             succeeded: status["succeeded"].as_i64().unwrap_or(0),
             failed: status["failed"].as_i64().unwrap_or(0),
@@ -60,7 +61,7 @@ impl View {
             ignored: Vec::new(),
             kept_failed: Vec::new(),
             kept_ignored: Vec::new(),
-            completed_indexes: parse_indexes(status["completedIndexes"].as_str().unwrap_or_default()),
+            completed_indexes: parse_indexes(completed, spec["completions"].as_i64()),
             per_index: PerIndex::of(&value),
             object,
             value,
@@ -270,7 +271,7 @@ impl View {
     fn success_policy(&self) -> Option<String> {
         let rules = self.value["spec"]["successPolicy"]["rules"].as_array().filter(|_| self.indexed())?;
         for (at, rule) in rules.iter().enumerate() {
-            let listed = rule["succeededIndexes"].as_str().map(parse_indexes);
+            let listed = rule["succeededIndexes"].as_str().map(|text| parse_indexes(text, self.completions()));
             let done: Vec<&i64> =
                 self.completed_indexes.iter().filter(|i| listed.as_ref().is_none_or(|l| l.contains(i))).collect();
             let needed = rule["succeededCount"].as_u64().map(|n| usize::try_from(n).unwrap_or(usize::MAX));
