@@ -25,6 +25,8 @@ pub struct PodDigest {
     pub ready_since: i64,
     /// The most restarts of any container.
     pub restarts: i64,
+    /// Restarts of all containers together, those for initialization included.
+    pub all_restarts: i64,
     pub deletion_cost: i64,
     pub deletion_time: i64,
     pub finalizers: Box<[Box<str>]>,
@@ -75,6 +77,8 @@ impl PodDigest {
         let texts = |list: &Value| -> Box<[Box<str>]> {
             list.as_array().into_iter().flatten().filter_map(Value::as_str).map(Into::into).collect()
         };
+        let inits = status["initContainerStatuses"].as_array().into_iter().flatten();
+        let restarts_of = |container: &Value| container["restartCount"].as_i64();
         let ips = status["podIPs"].as_array().into_iter().flatten().filter_map(|ip| ip["ip"].as_str());
         let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
         let template = |volume: &Value| volume["ephemeral"]["volumeClaimTemplate"].is_object();
@@ -85,7 +89,8 @@ impl PodDigest {
             controller: controller_of(pod),
             ready: ready.is_some(),
             ready_since: ready.map_or(0, |c| seconds(&c["lastTransitionTime"])),
-            restarts: containers.clone().filter_map(|c| c["restartCount"].as_i64()).max().unwrap_or(0),
+            restarts: containers.clone().filter_map(restarts_of).max().unwrap_or(0),
+            all_restarts: containers.clone().chain(inits).filter_map(restarts_of).fold(0, i64::saturating_add),
             deletion_cost: cost.as_str().and_then(|t| t.parse().ok()).unwrap_or(0),
             deletion_time: seconds(&metadata["deletionTimestamp"]),
             finalizers: texts(&metadata["finalizers"]),

@@ -22,8 +22,10 @@ impl Trial {
         let client = Client::new(server.clone(), "system:kube-controller-manager", "test");
         let jobs = Jobs::new(client.clone(), Recorder::start(client.clone()));
         let feed = Feed::open(&server.store, &jobs.watched());
-        let containers = json!([{"name": "c", "image": "i"}]);
-        spec["template"] = json!({"spec": {"restartPolicy": "Never", "containers": containers}});
+        if spec["template"].is_null() {
+            let containers = json!([{"name": "c", "image": "i"}]);
+            spec["template"] = json!({"spec": {"restartPolicy": "Never", "containers": containers}});
+        }
         let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": spec});
         client.create(JOB.resource, "default", job).await.expect("a job");
         let mut trial = Trial { client, jobs, feed, queue: Queue::default() };
@@ -190,6 +192,29 @@ async fn a_job_of_which_no_index_is_done_any_more_tells_of_none() {
     trial.look().await;
     let status = trial.status();
     assert!(status["completedIndexes"].is_null() && status["succeeded"].is_null(), "{status}");
+}
+
+/// Containers for initialization were restarted without end.
+#[tokio::test]
+async fn restarts_of_all_containers_count_against_the_limit() {
+    let server = crate::serve::testing::server().await;
+    let containers = json!([{"name": "c", "image": "i"}]);
+    let template = json!({"spec": {"restartPolicy": "OnFailure", "containers": containers,
+        "initContainers": [{"name": "i", "image": "i"}]}});
+    let mut trial = Trial::begin(server, json!({"backoffLimit": 3, "template": template})).await;
+    trial.start_pods().await;
+    let target = |trial: &Trial| trial.status()["conditions"][0]["type"].clone();
+    for (init, main, ends) in [(2, 0, false), (2, 1, true)] {
+        let pods = trial.pods();
+        let written = trial.client.update_status("pods", "default", &pods[0].key.name, |pod| {
+            pod["status"]["initContainerStatuses"] = json!([{"name": "i", "restartCount": init}]);
+            pod["status"]["containerStatuses"] = json!([{"name": "c", "restartCount": main}]);
+            Ok(())
+        });
+        written.await.expect("written");
+        trial.look().await;
+        assert_eq!(target(&trial) == "FailureTarget", ends);
+    }
 }
 
 #[test]

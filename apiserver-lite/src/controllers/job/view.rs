@@ -208,7 +208,10 @@ impl View {
         }
         let limit = self.value["spec"]["backoffLimit"].as_i64().unwrap_or(6);
         let restarts: i64 = match self.value["spec"]["template"]["spec"]["restartPolicy"].as_str() {
-            Some("OnFailure") => self.pods.iter().filter(|p| is_active(p)).map(|p| PodDigest::of(p).restarts).sum(),
+            Some("OnFailure") => {
+                let goes = |p: &&ObjectRef| matches!(p.field("status.phase"), "Pending" | "Running");
+                self.pods.iter().filter(goes).map(|p| PodDigest::of(p).all_restarts).sum()
+            }
             _ => 0,
         };
         if self.all_failed() > limit || restarts > 0 && restarts >= limit {
