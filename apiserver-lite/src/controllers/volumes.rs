@@ -146,37 +146,52 @@ fn choose(store: &Store, claim: &Value, node: Option<&ObjectRef>) -> Option<Obje
     let snapshot = store.snapshot(&VOLUMES.into());
     let all = snapshot.range(None, None).map(|v| (v, v.without_owners()));
     let fitting = all.filter(|(v, value)| suits(v, value, claim));
-    let reachable = fitting.filter(|(_, value)| {
-        let required = &value["spec"]["nodeAffinity"]["required"];
-        let reaches = |n: &ObjectRef| node_terms(required).iter().any(|t| t.matches(&n.keys.labels, &n.key.name));
-        node.is_none_or(|n| !required.is_object() || reaches(n))
-    });
+    let reachable = fitting.filter(|(_, value)| node.is_none_or(|node| reaches(value, node)));
     reachable.min_by_key(|(_, value)| rank(value)).map(|(volume, _)| volume.clone())
+}
+
+/// Whether a volume can be used on a node.
+fn reaches(volume: &Value, node: &ObjectRef) -> bool {
+    let required = &volume["spec"]["nodeAffinity"]["required"];
+    !required.is_object() || node_terms(required).iter().any(|t| t.matches(&node.keys.labels, &node.key.name))
+}
+
+/// The volume that a claim names: the one that it has, or is to have.
+fn volume_of(claim: &Value) -> Option<&str> {
+    claim["spec"]["volumeName"].as_str().filter(|name| !name.is_empty())
+}
+
+/// Whether a claim has the volume that it names.
+fn is_bound(claim: &Value) -> bool {
+    volume_of(claim).is_some() && !claim["metadata"]["annotations"][COMPLETED].is_null()
 }
 
 /// Has the volumes of a pod's claims chosen or made for its node, and waits for them.
 ///
 /// # Errors
-/// When a claim is gone, or is not bound after ten minutes.
+/// When a claim is gone or is not bound after ten minutes, or what it is bound to cannot be used on the node.
 pub async fn prepare(client: &Client, pod: &ObjectRef, claims: &[Box<str>], node: &str) -> Result<()> {
     let namespace = &pod.key.namespace;
-    let node_object = client.get("nodes", "", node);
-    let unbound = |name: &str| -> Result<Option<Value>> {
+    let read_claim = |name: &str| -> Result<Value> {
         let claim = client.get(CLAIMS, namespace, name).ok_or_else(|| ApiError::not_found("", CLAIMS, name))?;
-        let value = claim.value();
-        let bound = !value["metadata"]["annotations"][COMPLETED].is_null() && value["spec"]["volumeName"].is_string();
-        Ok((!bound).then_some(value))
+        Ok(claim.value())
     };
+    let read_node = || client.get("nodes", "", node).ok_or_else(|| ApiError::not_found("", "nodes", node));
+    let failed = |why: String| ApiError::new(500, "", format!("binding volumes: {why}"));
     let mut feed = Feed::open(client.store(), &[CLAIMS.into()]);
     let mut waiting = Vec::new();
     for name in claims {
-        waiting.extend(unbound(name)?.map(|claim| (name, claim)));
+        let claim = read_claim(name)?;
+        if !is_bound(&claim) {
+            waiting.push((name, claim));
+        }
     }
     // In the order in which the scheduler looked for the node.
     waiting.sort_by_key(|(_, claim)| wanted(claim));
     let mut made = Vec::new();
+    let at = read_node()?;
     for (name, claim) in &waiting {
-        let lying = || choose(client.store(), claim, node_object.as_ref());
+        let lying = || choose(client.store(), claim, Some(&at));
         match promised(claim).is_none().then(lying).flatten() {
             // The binder does the rest, as for any volume that refers to a claim.
             Some(volume) => refer(client, &volume, claim).await?,
@@ -195,15 +210,22 @@ pub async fn prepare(client: &Client, pod: &ObjectRef, claims: &[Box<str>], node
     }
     let all_bound = async {
         loop {
-            let mut waits = false;
-            for name in claims {
-                let Some(claim) = unbound(name)? else { continue };
-                waits = true;
+            let (mut waits, at) = (false, read_node()?);
+            for (name, _) in &waiting {
+                let claim = read_claim(name)?;
+                let bound = is_bound(&claim);
                 // The provisioner's word that it cannot be done there: the pod is to go elsewhere.
-                if made.contains(&name) && promised(&claim) != Some(node) {
-                    let text = format!("provisioning failed for PVC {}", quote(name));
-                    return Err(ApiError::new(500, "", text));
+                if !bound && made.contains(name) && promised(&claim) != Some(node) {
+                    return Err(failed(format!("provisioning failed for PVC {}", quote(name))));
                 }
+                let volume = volume_of(&claim).and_then(|volume| client.get(VOLUMES, "", volume));
+                // It may have been made elsewhere, or the node is no longer what it was.
+                if let Some(volume) = volume.as_ref().filter(|volume| !reaches(&volume.without_owners(), &at)) {
+                    let (volume, node) = (quote(&volume.key.name), quote(node));
+                    let why = "no matching NodeSelectorTerms";
+                    return Err(failed(format!("pv {volume} node affinity doesn't match node {node}: {why}")));
+                }
+                waits |= !bound || volume.is_none();
             }
             if !waits {
                 return Ok(());
@@ -314,7 +336,7 @@ impl Binder {
     async fn sync_claim(&self, key: &Key) -> Result<()> {
         let Some(claim) = self.client.get(CLAIMS, &key.namespace, &key.name) else { return Ok(()) };
         let value = claim.value();
-        let name = value["spec"]["volumeName"].as_str().filter(|v| !v.is_empty());
+        let name = volume_of(&value);
         if !value["metadata"]["annotations"][COMPLETED].is_null() {
             return self.sync_bound(&claim, &value, name).await;
         }
@@ -551,3 +573,6 @@ impl Binder {
         self.recorder.warn(COMPONENT, ("PersistentVolumeClaim", "v1", claim), reason, text);
     }
 }
+
+#[cfg(test)]
+mod tests;
