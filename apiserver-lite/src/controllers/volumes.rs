@@ -162,7 +162,7 @@ fn volume_of(claim: &Value) -> Option<&str> {
 }
 
 /// Whether a claim has the volume that it names.
-fn is_bound(claim: &Value) -> bool {
+pub fn is_bound(claim: &Value) -> bool {
     volume_of(claim).is_some() && !claim["metadata"]["annotations"][COMPLETED].is_null()
 }
 
@@ -190,7 +190,8 @@ pub async fn prepare(client: &Client, pod: &ObjectRef, claims: &[Box<str>], node
     waiting.sort_by_key(|(_, claim)| wanted(claim));
     let mut made = Vec::new();
     let at = read_node()?;
-    for (name, claim) in &waiting {
+    // The binder is about to give the others what they name.
+    for (name, claim) in waiting.iter().filter(|(_, claim)| volume_of(claim).is_none()) {
         let lying = || choose(client.store(), claim, Some(&at));
         match promised(claim).is_none().then(lying).flatten() {
             // The binder does the rest, as for any volume that refers to a claim.

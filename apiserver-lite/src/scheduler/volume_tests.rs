@@ -125,7 +125,8 @@ async fn a_volume_that_is_there_serves_one_claim_of_a_pod() {
 async fn bound(labels: Value, modes: Value) -> Store {
     let store = Store::open(None).expect("a store in memory opens");
     write(&store, "", "persistentvolumes", json!({"metadata": {"name": "v", "labels": labels}, "spec": {}})).await;
-    let claim = json!({"metadata": {"name": "c", "namespace": "n"}, "spec": {"volumeName": "v", "accessModes": modes}});
+    let metadata = json!({"name": "c", "namespace": "n", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}});
+    let claim = json!({"metadata": metadata, "spec": {"volumeName": "v", "accessModes": modes}});
     write(&store, "", "persistentvolumeclaims", claim).await;
     store
 }
@@ -144,6 +145,26 @@ async fn a_pod_goes_where_the_zone_of_its_volume_is() {
     assert_eq!(ask(&store, &nodes, &pod("p", "c")), ["", "", "node(s) had no available volume zone", ""]);
 }
 
+/// The driver takes so many volumes on a node.
+async fn limit(store: &Store, node: &str, count: u64) {
+    let driver = json!({"name": "d.example.com", "nodeID": node, "allocatable": {"count": count}});
+    let told = json!({"metadata": {"name": node}, "spec": {"drivers": [driver]}});
+    write(store, "storage.k8s.io", "csinodes", told).await;
+}
+
+/// Its claim counted as bound, and where the volume is was taken from one that may never be the claim's.
+#[tokio::test]
+async fn a_pod_waits_for_its_claim_to_have_the_volume_that_it_names() {
+    let store = waiting(json!({})).await;
+    write(&store, "", "persistentvolumes", json!({"metadata": {"name": "v"}, "spec": {}})).await;
+    let spec = json!({"storageClassName": "slow", "volumeName": "v"});
+    let claim = json!({"metadata": {"name": "d", "namespace": "n"}, "spec": spec});
+    write(&store, "", "persistentvolumeclaims", claim).await;
+    let nodes = cluster(&[node("a", &json!({}))]);
+    let why = Volumes::read(&store, &nodes, &pod("p", "d")).err();
+    assert_eq!(why.as_deref(), Some("pod has unbound immediate PersistentVolumeClaims"));
+}
+
 /// What each claim of a node has is read only where the number of claims does not settle it.
 #[tokio::test]
 async fn a_node_takes_no_more_volumes_than_its_driver_says_however_many_claims_share_them() {
@@ -151,15 +172,13 @@ async fn a_node_takes_no_more_volumes_than_its_driver_says_however_many_claims_s
     for (claim, handle) in [("c", "1"), ("same", "1"), ("other", "2")] {
         let csi = json!({"driver": "d.example.com", "volumeHandle": handle});
         write(&store, "", "persistentvolumes", json!({"metadata": {"name": claim}, "spec": {"csi": csi}})).await;
-        let spec = json!({"volumeName": claim});
-        let claim = json!({"metadata": {"name": claim, "namespace": "n"}, "spec": spec});
+        let metadata =
+            json!({"name": claim, "namespace": "n", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}});
+        let claim = json!({"metadata": metadata, "spec": {"volumeName": claim}});
         write(&store, "", "persistentvolumeclaims", claim).await;
     }
-    for (node, count) in [("a", 1), ("b", 2)] {
-        let driver = json!({"name": "d.example.com", "nodeID": node, "allocatable": {"count": count}});
-        let told = json!({"metadata": {"name": node}, "spec": {"drivers": [driver]}});
-        write(&store, "storage.k8s.io", "csinodes", told).await;
-    }
+    limit(&store, "a", 1).await;
+    limit(&store, "b", 2).await;
     let mut nodes = cluster(&[node("a", &json!({})), node("b", &json!({})), node("c", &json!({}))]);
     for at in ["a", "b", "c"] {
         nodes.place(pod(&format!("first-{at}"), "c"), at);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde_json::Value;
 
 use crate::admission::storage::class_of;
-use crate::controllers::volumes::{Candidates, candidates};
+use crate::controllers::volumes::{Candidates, candidates, is_bound};
 use crate::selectors::{NodeTerm, label, node_terms};
 use crate::store::{Key, Store};
 
@@ -42,6 +42,8 @@ const ZONES: [(&str, &str); 4] = [
     ("topology.kubernetes.io/zone", "topology.kubernetes.io/zone"),
     ("topology.kubernetes.io/region", "topology.kubernetes.io/region"),
 ];
+
+const UNBOUND: &str = "pod has unbound immediate PersistentVolumeClaims";
 
 /// Why a node will not do, and whether it would if other pods went.
 pub type VolumeRefusal = (&'static str, bool);
@@ -85,6 +87,8 @@ impl Volumes {
                 ));
             }
             match claim["spec"]["volumeName"].as_str().filter(|v| !v.is_empty()) {
+                // One that it is yet to be bound to is waited for, however the class has it.
+                Some(_) if !is_bound(&claim) => return Err(UNBOUND.into()),
                 Some(volume) => {
                     let found = store.get(&"persistentvolumes".into(), "", volume);
                     let found = found.ok_or_else(|| format!("persistentvolume \"{volume}\" not found"))?;
@@ -104,7 +108,7 @@ impl Volumes {
                         store.get(&"storageclasses.storage.k8s.io".into(), "", class_of(&claim).unwrap_or_default());
                     let class = class.map(|c| c.without_owners());
                     let Some(class) = class.filter(|c| c["volumeBindingMode"] == "WaitForFirstConsumer") else {
-                        return Err("pod has unbound immediate PersistentVolumeClaims".into());
+                        return Err(UNBOUND.into());
                     };
                     waiting.push((claim.clone(), class));
                 }

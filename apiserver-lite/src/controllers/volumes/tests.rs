@@ -25,9 +25,12 @@ async fn volume(client: &Client, name: &str, zone: Option<&str>) {
     written.await.expect("written");
 }
 
-async fn claim(client: &Client) {
-    let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c"}, "spec": {
+async fn claim(client: &Client, volume: Option<&str>) {
+    let mut claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c"}, "spec": {
         "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}});
+    if let Some(volume) = volume {
+        claim["spec"]["volumeName"] = volume.into();
+    }
     client.create(CLAIMS, "default", claim).await.expect("a claim");
 }
 
@@ -55,7 +58,7 @@ const ELSEWHERE: &str = "pv \"v\" node affinity doesn't match node \"a\": no mat
 async fn a_pod_does_not_go_where_the_volume_that_was_made_for_it_cannot_be_used() {
     for (zone, works) in [("a", true), ("b", false)] {
         let client = begin().await;
-        claim(&client).await;
+        claim(&client, None).await;
         volume(&client, "v", Some(zone)).await;
         // Reserved, so that it is not chosen: it comes as one that is made does.
         let written = client.update(VOLUMES, "", "v", |volume| {
@@ -75,4 +78,20 @@ async fn a_pod_does_not_go_where_the_volume_that_was_made_for_it_cannot_be_used(
             false => assert!(prepared.expect_err("it cannot be used").contains(ELSEWHERE)),
         }
     }
+}
+
+/// One that no claim needs was given away for good.
+#[tokio::test]
+async fn a_claim_that_names_its_volume_gets_no_other_one() {
+    let client = begin().await;
+    volume(&client, "free", None).await;
+    volume(&client, "v", Some("b")).await;
+    claim(&client, Some("v")).await;
+    assert!(prepare_pod(&client).await.expect_err("it cannot be used").contains(ELSEWHERE));
+    for name in ["free", "v"] {
+        let volume = client.get(VOLUMES, "", name).expect("it is there").value();
+        assert!(!volume["spec"]["claimRef"].is_object(), "{volume}");
+    }
+    let claim = client.get(CLAIMS, "default", "c").expect("it is there").value();
+    assert_eq!(promised(&claim), None);
 }
