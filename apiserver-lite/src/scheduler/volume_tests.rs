@@ -165,6 +165,26 @@ async fn a_pod_waits_for_its_claim_to_have_the_volume_that_it_names() {
     assert_eq!(why.as_deref(), Some("pod has unbound immediate PersistentVolumeClaims"));
 }
 
+/// Pods that came faster than their volumes were made were more than a node took.
+#[tokio::test]
+async fn volumes_that_are_still_to_be_made_count_as_well() {
+    let store = waiting(json!({})).await;
+    for (name, class) in [("d", "slow"), ("gone", "none")] {
+        let spec = json!({"storageClassName": class, "resources": {"requests": {"storage": "5Gi"}}});
+        let claim = json!({"metadata": {"name": name, "namespace": "n"}, "spec": spec});
+        write(&store, "", "persistentvolumeclaims", claim).await;
+    }
+    limit(&store, "a", 1).await;
+    limit(&store, "b", 0).await;
+    let mut nodes = cluster(&[node("a", &json!({})), node("b", &json!({})), node("c", &json!({}))]);
+    let exceeds = "node(s) exceed max volume count";
+    nodes.place(pod("nothing", "gone"), "a");
+    assert_eq!(ask(&store, &nodes, &pod("p", "c")), ["", exceeds, ""]);
+    nodes.place(pod("first", "d"), "a");
+    assert_eq!(ask(&store, &nodes, &pod("p", "c")), [exceeds, exceeds, ""]);
+    assert_eq!(ask(&store, &nodes, &pod("p", "d")), ["", exceeds, ""], "the same volume");
+}
+
 /// What each claim of a node has is read only where the number of claims does not settle it.
 #[tokio::test]
 async fn a_node_takes_no_more_volumes_than_its_driver_says_however_many_claims_share_them() {

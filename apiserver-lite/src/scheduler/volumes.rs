@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -23,16 +24,24 @@ pub struct Volumes {
     /// Labels of volumes that tell of zones and regions, and the values that a node may have.
     zones: Vec<(&'static str, Box<[Box<str>]>)>,
     /// Volumes of storage drivers, by driver; and where to look up how many of them a node takes.
-    handles: BTreeMap<String, BTreeSet<String>>,
+    handles: BTreeMap<String, BTreeSet<Handle>>,
     store: Option<Store>,
     /// Driver and handle of what claims of other pods have, as far as they were looked at: looking for room asks for each
     /// pod that could go.
-    others: RefCell<HashMap<Key, Option<(String, String)>>>,
+    others: RefCell<HashMap<Key, Option<(String, Handle)>>>,
     /// Claims of which only one pod at a time may have the volume, and their namespace.
     alone: Vec<Box<str>>,
     /// Nodes where other pods have one of those.
     taken_on: Vec<Box<str>>,
     namespace: Box<str>,
+}
+
+/// What a driver's volume is known by.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Handle {
+    There(String),
+    /// It is to be made for this claim.
+    ToMake(Key),
 }
 
 /// Labels of volumes and nodes that name their zone or region; the older ones with those that followed them.
@@ -49,9 +58,20 @@ const UNBOUND: &str = "pod has unbound immediate PersistentVolumeClaims";
 pub type VolumeRefusal = (&'static str, bool);
 
 /// Driver and handle of a persistent volume, if it is a driver's.
-fn handle(volume: &Value) -> Option<(String, String)> {
+fn handle(volume: &Value) -> Option<(String, Handle)> {
     let csi = &volume["spec"]["csi"];
-    Some((csi["driver"].as_str()?.to_owned(), csi["volumeHandle"].as_str()?.to_owned()))
+    Some((csi["driver"].as_str()?.to_owned(), Handle::There(csi["volumeHandle"].as_str()?.to_owned())))
+}
+
+/// The same of a volume that a class has yet to make for a claim. It takes a place on the node as soon as the pod does.
+fn handle_to_make(class: &Value, claim: Key) -> Option<(String, Handle)> {
+    Some((class["provisioner"].as_str()?.to_owned(), Handle::ToMake(claim)))
+}
+
+/// The class that a claim names.
+fn read_class(store: &Store, claim: &Value) -> Option<Arc<Value>> {
+    let class = store.get(&"storageclasses.storage.k8s.io".into(), "", class_of(claim)?)?;
+    Some(class.without_owners())
 }
 
 /// The zones that a volume's label names: one, or several with `__` between them. A label that names none counts for
@@ -86,7 +106,7 @@ impl Volumes {
                     "persistentvolumeclaim \"{name}\" bound to non-existent persistentvolume \"{volume}\""
                 ));
             }
-            match claim["spec"]["volumeName"].as_str().filter(|v| !v.is_empty()) {
+            let handle = match claim["spec"]["volumeName"].as_str().filter(|v| !v.is_empty()) {
                 // One that it is yet to be bound to is waited for, however the class has it.
                 Some(_) if !is_bound(&claim) => return Err(UNBOUND.into()),
                 Some(volume) => {
@@ -94,24 +114,25 @@ impl Volumes {
                     let found = found.ok_or_else(|| format!("persistentvolume \"{volume}\" not found"))?;
                     out.zones.extend(ZONES.iter().filter_map(|(key, _)| zone(key, label(&found.keys.labels, key)?)));
                     let found = found.without_owners();
-                    if let Some((driver, handle)) = handle(&found) {
-                        out.handles.entry(driver).or_default().insert(handle);
-                        out.store = Some(store.clone());
-                    }
                     let required = &found["spec"]["nodeAffinity"]["required"];
                     if required.is_object() {
                         out.bound.push(node_terms(required));
                     }
+                    handle(&found)
                 }
                 None => {
-                    let class =
-                        store.get(&"storageclasses.storage.k8s.io".into(), "", class_of(&claim).unwrap_or_default());
-                    let class = class.map(|c| c.without_owners());
+                    let class = read_class(store, &claim);
                     let Some(class) = class.filter(|c| c["volumeBindingMode"] == "WaitForFirstConsumer") else {
                         return Err(UNBOUND.into());
                     };
+                    let handle = handle_to_make(&class, Key::new(&out.namespace, name));
                     waiting.push((claim.clone(), class));
+                    handle
                 }
+            };
+            if let Some((driver, handle)) = handle {
+                out.handles.entry(driver).or_default().insert(handle);
+                out.store = Some(store.clone());
             }
         }
         out.waiting = candidates(store, &waiting);
@@ -202,8 +223,8 @@ impl Volumes {
     }
 
     /// The volumes that the pods of a node have, by driver.
-    fn handles_on(&self, store: &Store, node: &NodeInfo) -> BTreeMap<String, BTreeSet<String>> {
-        let mut out: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    fn handles_on(&self, store: &Store, node: &NodeInfo) -> BTreeMap<String, BTreeSet<Handle>> {
+        let mut out: BTreeMap<String, BTreeSet<Handle>> = BTreeMap::new();
         let mut others = self.others.borrow_mut();
         for pod in node.pods.values() {
             for name in &pod.claims {
@@ -223,11 +244,17 @@ impl Volumes {
     }
 }
 
-/// Driver and handle of the volume that a claim has.
-fn handle_of(store: &Store, claim: &Key) -> Option<(String, String)> {
-    let claim = store.get(&"persistentvolumeclaims".into(), &claim.namespace, &claim.name)?.without_owners();
-    let volume = store.get(&"persistentvolumes".into(), "", claim["spec"]["volumeName"].as_str()?)?;
-    handle(&volume.without_owners())
+/// Driver and handle of the volume that a claim has, or will have.
+fn handle_of(store: &Store, key: &Key) -> Option<(String, Handle)> {
+    let claim = store.get(&"persistentvolumeclaims".into(), &key.namespace, &key.name)?.without_owners();
+    let volume = claim["spec"]["volumeName"].as_str();
+    match volume.and_then(|name| store.get(&"persistentvolumes".into(), "", name)) {
+        Some(volume) => handle(&volume.without_owners()),
+        None => {
+            let class = read_class(store, &claim)?;
+            handle_to_make(&class, key.clone())
+        }
+    }
 }
 
 #[cfg(test)]
