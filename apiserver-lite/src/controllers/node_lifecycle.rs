@@ -22,7 +22,7 @@ use super::runner::Controller;
 use crate::client::{Client, unchanged};
 use crate::status::Result;
 use crate::store::ResourceId;
-use pace::{Pace, Zone};
+use pace::{PERIOD, Pace, Zone};
 
 /// Silence after which a node counts as lost, as `--node-monitor-grace-period`.
 const GRACE: Duration = Duration::from_secs(50);
@@ -47,6 +47,8 @@ pub struct NodeLifecycle {
     nodes: HashMap<Box<str>, Seen>,
     pods: Index,
     paces: HashMap<Zone, Pace>,
+    /// Whether any node was ready when the last change of one was seen.
+    any_ready: bool,
 }
 
 struct Seen {
@@ -65,13 +67,38 @@ const LEASES: usize = 1;
 
 impl NodeLifecycle {
     pub fn new(client: Client, recorder: Recorder) -> Self {
-        NodeLifecycle { client, recorder, nodes: HashMap::new(), pods: Index::default(), paces: HashMap::new() }
+        NodeLifecycle {
+            client,
+            recorder,
+            nodes: HashMap::new(),
+            pods: Index::default(),
+            paces: HashMap::new(),
+            any_ready: false,
+        }
+    }
+
+    /// The evictions of all nodes depend on whether any is ready: they are looked at once more when that changes.
+    fn watch_ready(&mut self, queue: &mut Queue<Box<str>>) {
+        let any_ready = self.is_any_ready();
+        if std::mem::replace(&mut self.any_ready, any_ready) != any_ready {
+            for name in self.nodes.keys() {
+                match any_ready {
+                    // Most likely the others are about to tell that they are well, too.
+                    true => queue.add_after(name.clone(), PERIOD),
+                    false => queue.add(name.clone()),
+                }
+            }
+        }
+    }
+
+    fn is_any_ready(&self) -> bool {
+        self.nodes.values().any(|n| n.is_ready)
     }
 
     /// Whether a node that is not ready may get the taint that evicts its pods now, or when it is to be asked again.
     fn may_evict(&mut self, name: &str) -> std::result::Result<bool, Duration> {
         let Some(zone) = self.nodes.get(name).map(|n| n.zone.clone()) else { return Ok(false) };
-        if !self.nodes.values().any(|n| n.is_ready) {
+        if !self.is_any_ready() {
             return Ok(false);
         }
         let of_zone = self.nodes.values().filter(|n| n.zone == zone);
@@ -97,6 +124,7 @@ impl Controller for NodeLifecycle {
                     let text = format!("Node {0} event: Removing Node {0} from Controller", key.name);
                     self.recorder.say(COMPONENT, ("Node", "v1", change.object), "RemovingNode", text);
                 }
+                self.watch_ready(queue);
             }
             NODES => {
                 let now = Instant::now();
@@ -113,6 +141,7 @@ impl Controller for NodeLifecycle {
                     }
                 }
                 queue.add(key.name.clone());
+                self.watch_ready(queue);
             }
             LEASES => {
                 if &*key.namespace == "kube-node-lease"
@@ -146,7 +175,7 @@ impl Controller for NodeLifecycle {
             n.unmarked = !ready && (n.unmarked || n.ready == Some(true));
             n.ready.replace(ready)
         });
-        let any_ready = self.nodes.values().any(|n| n.is_ready);
+        let any_ready = self.is_any_ready();
         // One taint for the other is no further eviction.
         let (evict, later) = match (any_ready && !ready && status.is_some(), evicts(&value)) {
             (false, _) => (false, None),
@@ -181,7 +210,6 @@ impl Controller for NodeLifecycle {
                 node.unmarked = false;
             }
         }
-        // The others' evictions depend on whether anybody is ready.
         let again = if silent < grace { grace - silent } else { grace };
         Ok(Some(later.map_or(again, |later| again.min(later))))
     }
@@ -276,7 +304,9 @@ fn taints(node: &Value, evict: bool) -> Vec<Value> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::feed::Feed;
     use super::*;
+    use crate::write::DeleteOptions;
 
     fn node(ready: &str) -> Value {
         json!({"spec": {"taints": [{"key": "mine", "effect": "NoExecute"}, {"key": NOT_READY, "effect": "NoSchedule"}]},
@@ -298,6 +328,49 @@ mod tests {
     fn a_lost_node_evicts_only_while_another_is_ready() {
         let has = |evict| keys(&taints(&node("Unknown"), evict)).contains(&format!("{UNREACHABLE}:NoExecute"));
         assert!(has(true) && !has(false));
+    }
+
+    /// The taints of the others stayed until each was looked at for another reason, up to fifty seconds later.
+    #[tokio::test]
+    async fn when_the_last_node_is_lost_no_other_one_is_emptied_any_more() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:kube-controller-manager", "test");
+        let mut lifecycle = NodeLifecycle::new(client.clone(), Recorder::start(client.clone()));
+        let mut feed = Feed::open(&server.store, &lifecycle.watched());
+        let mut queue = Queue::default();
+        let tell = async |name: &str, status: &str| {
+            let written = client.update_status("nodes", "", name, |node| {
+                node["status"]["conditions"] = json!([{"type": "Ready", "status": status}]);
+                Ok(())
+            });
+            written.await.expect("written");
+        };
+        for (name, status) in [("well", "True"), ("lost", "Unknown"), ("other", "True")] {
+            let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+            client.create("nodes", "", node).await.expect("a node");
+            tell(name, status).await;
+        }
+        let is_emptied = || evicts(&client.get("nodes", "", "lost").expect("it is there").value());
+        // Some nodes are ready, one is, none is.
+        for (changes, emptied) in [(None, true), (Some("other"), true), (Some("well"), false)] {
+            if let Some(name) = changes {
+                tell(name, "False").await;
+            }
+            for _ in 0..3 {
+                feed.drain(|change| lifecycle.observe(change, &mut queue)).expect("in time");
+                while let Some(name) = queue.pop(Instant::now()) {
+                    lifecycle.sync(&name).await.expect("it goes");
+                    queue.done(&name);
+                }
+            }
+            assert_eq!(is_emptied(), emptied, "{changes:?}");
+        }
+        client.delete("nodes", "", "other", &DeleteOptions::default()).await.expect("deleted");
+        tell("well", "True").await;
+        feed.drain(|change| lifecycle.observe(change, &mut queue)).expect("in time");
+        assert_eq!(queue.pop(Instant::now()).as_deref(), Some("well"));
+        assert_eq!(queue.pop(Instant::now()).as_deref(), None, "they may be well soon");
+        assert_eq!(queue.pop(Instant::now() + PERIOD).as_deref(), Some("lost"));
     }
 
     #[test]

@@ -17,8 +17,8 @@ const LARGE: usize = 50;
 /// Percent of nodes that are not ready from which on a zone is disrupted, and at least how many.
 const DISRUPTED_PERCENT: usize = 55;
 const DISRUPTED_LEAST: usize = 3;
-/// When a zone that stopped is looked at again, as `--node-monitor-period`.
-const STOPPED: Duration = Duration::from_secs(5);
+/// When nodes are looked at again of which no more were emptied for a while, as `--node-monitor-period`.
+pub const PERIOD: Duration = Duration::from_secs(5);
 
 /// Region and zone of a node by its labels.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -43,7 +43,7 @@ impl Pace {
     /// # Errors
     /// How long to wait when it is not its turn.
     pub fn take(&mut self, now: Instant, ready: usize, others: usize) -> Result<(), Duration> {
-        let interval = interval(ready, others).ok_or(STOPPED)?;
+        let interval = interval(ready, others).ok_or(PERIOD)?;
         match self.last.map(|last| (last + interval).saturating_duration_since(now)) {
             Some(left) if !left.is_zero() => Err(left),
             _ => {
@@ -85,6 +85,6 @@ mod tests {
         let later = now + Duration::from_secs(4);
         assert_eq!(pace.take(later, 5, 2), Err(Duration::from_secs(6)));
         assert_eq!(pace.take(now + NORMAL, 5, 2), Ok(()));
-        assert_eq!(pace.take(now + 9 * NORMAL, 2, 5), Err(STOPPED));
+        assert_eq!(pace.take(now + 9 * NORMAL, 2, 5), Err(PERIOD));
     }
 }
