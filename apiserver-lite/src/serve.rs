@@ -4,37 +4,37 @@
 //! requests finish, the store writes what it took in.
 
 mod check;
+mod keys;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use rustls::ServerConfig as TlsConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::pem::PemObject as _;
 use service::activation;
 use service::notify::{self, NotifyState};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio_rustls::TlsAcceptor;
 
 pub use check::check;
 
 use crate::aggregate::Aggregated;
 use crate::audit::{Auditor, Log, LogOptions, Policy};
 use crate::auth::{
-    self, AccessWebhook, Authenticator, AuthenticatorOptions, Authorizer, FrontProxy, Impersonation, ProxyHeaders,
-    TokenFile, TokenWebhook,
+    self, AccessWebhook, Authenticator, AuthenticatorOptions, Authorizer, ClientAuthorities, FrontProxy, Impersonation,
+    ProxyHeaders, TokenFile, TokenWebhook,
 };
 use crate::bootstrap::Authorities;
 use crate::config::{Config, ServeArgs};
 use crate::kubeconfig;
 use crate::outgoing::Client;
-use crate::pki::{self, Leaf, Pki};
-use crate::proxy::KubeletClient;
+use crate::pki::{self, Leaf, Pair, Pki};
+use crate::proxy::{KubeletClient, KubeletFiles};
 use crate::resource::Resources;
 use crate::server::{ApiServer, FlowControl, Limits, ServerConfig, ServiceAllocator, Shutdown};
 use crate::store::{OpenError, Store};
@@ -73,6 +73,7 @@ fn setting(flag: &'static str, reason: impl std::fmt::Display) -> ServeError {
 pub async fn run(config: Config) -> Result<(), ServeError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
+    let config = Arc::new(config);
     let tokens = match &config.args.token_auth_file {
         Some(path) => TokenFile::load(path).map_err(|e| setting("token-auth-file", e))?,
         None => TokenFile::default(),
@@ -85,7 +86,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     pki::private_folder(&config.args.data_dir)?;
     let store = Store::open_keeping(Some(config.args.data_dir.join("store")), config.past)?;
     let pki = ensure_pki(&config)?;
-    let tls = tls(&config, &pki)?;
+    let tls = Arc::new(ArcSwap::new(tls(&config, &pki)?));
     let server = assemble(&config, &pki, store, tokens)?;
     crate::status_pages::start();
     crate::watchdog::start(&server.store);
@@ -111,7 +112,8 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     let listener = port.listen().map_err(refused)?;
     tracing::info!(%address, kubeconfig = %config.args.data_dir.join("admin.conf").display(), "serving");
     let (stop, stopped) = watch::channel(false);
-    let serving = tokio::spawn(crate::http::serve(listener, TlsAcceptor::from(tls), server.clone(), stopped));
+    let serving = tokio::spawn(crate::http::serve(listener, tls.clone(), server.clone(), stopped));
+    tokio::spawn(keys::Keys { config, pki, server, listener: tls }.follow());
     notify::tell(&[NotifyState::Ready]);
     tokio::select! {
         _ = terminate.recv() => {}
@@ -266,10 +268,10 @@ fn accounts(config: &Config, pki: &Pki, store: Store) -> Result<auth::ServiceAcc
 }
 
 /// Whose client certificates name users.
-fn clients(config: &Config, pki: &Pki) -> Result<Arc<dyn ClientCertVerifier>, ServeError> {
+fn clients(config: &Config, pki: &Pki) -> Result<ClientAuthorities, ServeError> {
     let path = client_authority(config, pki);
     let wrong = |e| setting("client-ca-file", format!("{}: {e}", path.display()));
-    auth::client_verifier(&certificates("client-ca-file", &path)?).map_err(wrong)
+    ClientAuthorities::new(&certificates("client-ca-file", &path)?).map_err(wrong)
 }
 
 fn client_authority(config: &Config, pki: &Pki) -> PathBuf {
@@ -305,9 +307,9 @@ fn aggregated(config: &Config, pki: &Pki) -> Aggregated {
 fn front_proxy(config: &Config, pki: &Pki) -> Result<FrontProxy, ServeError> {
     let (args, flag) = (&config.args, "requestheader-client-ca-file");
     let path = proxy_authority(config, pki);
-    let verifier = auth::client_verifier(&certificates(flag, &path)?);
+    let authorities = ClientAuthorities::new(&certificates(flag, &path)?);
     Ok(FrontProxy {
-        verifier: verifier.map_err(|e| setting(flag, format!("{}: {e}", path.display())))?,
+        authorities: authorities.map_err(|e| setting(flag, format!("{}: {e}", path.display())))?,
         allowed_names: args.requestheader_allowed_names.iter().filter(|n| !n.is_empty()).cloned().collect(),
         headers: proxy_headers(args)?,
     })
@@ -374,20 +376,31 @@ fn access_webhook(config: &Config) -> Result<Option<AccessWebhook>, ServeError> 
 
 /// Our side of connections to kubelets.
 fn kubelets(config: &Config, pki: &Pki) -> Result<KubeletClient, ServeError> {
-    let own = pki.pair("apiserver-kubelet-client");
-    let args = &config.args;
-    let certificate = args.kubelet_client_certificate.clone().unwrap_or(own.certificate);
-    let key = args.kubelet_client_key.clone().unwrap_or(own.key);
-    let authority = args.kubelet_certificate_authority.as_deref();
-    KubeletClient::new(&certificate, &key, authority, args.kubelet_preferred_address_types.clone())
+    KubeletClient::new(kubelet_files(config, pki), config.args.kubelet_preferred_address_types.clone())
         .map_err(|e| setting("kubelet-client-certificate", e))
+}
+
+fn kubelet_files(config: &Config, pki: &Pki) -> KubeletFiles {
+    let (own, args) = (pki.pair("apiserver-kubelet-client"), &config.args);
+    KubeletFiles {
+        certificate: args.kubelet_client_certificate.clone().unwrap_or(own.certificate),
+        key: args.kubelet_client_key.clone().unwrap_or(own.key),
+        authority: args.kubelet_certificate_authority.clone(),
+    }
+}
+
+/// What the server shows its clients.
+fn serving_pair(config: &Config, pki: &Pki) -> Pair {
+    let own = pki.pair("apiserver");
+    Pair {
+        certificate: config.args.tls_cert_file.clone().unwrap_or(own.certificate),
+        key: config.args.tls_private_key_file.clone().unwrap_or(own.key),
+    }
 }
 
 /// The listener's side of TLS: our certificate, and whose certificates we take for users.
 fn tls(config: &Config, pki: &Pki) -> Result<Arc<TlsConfig>, ServeError> {
-    let own = pki.pair("apiserver");
-    let certificate = config.args.tls_cert_file.clone().unwrap_or(own.certificate);
-    let key = config.args.tls_private_key_file.clone().unwrap_or(own.key);
+    let Pair { certificate, key } = serving_pair(config, pki);
     let chain = certificates("tls-cert-file", &certificate)?;
     let key = PrivateKeyDer::from_pem_file(&key)
         .map_err(|e| setting("tls-private-key-file", format!("{}: {e}", key.display())))?;

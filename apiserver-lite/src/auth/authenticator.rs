@@ -5,10 +5,9 @@ use std::sync::Arc;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONNECTION, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
 use proto::bearer::{self, OfProtocols};
-use rustls::server::danger::ClientCertVerifier;
-use rustls_pki_types::{CertificateDer, UnixTime};
+use rustls_pki_types::CertificateDer;
 
-use super::certificate::certificate_user;
+use super::certificate::{ClientAuthorities, certificate_user};
 use super::front_proxy::FrontProxy;
 use super::service_account::{ServiceAccountTokens, bootstrap_user};
 use super::structured::{Anonymous, Structured};
@@ -27,7 +26,7 @@ pub struct AuthenticatorOptions {
     pub bootstrap_tokens: bool,
     pub accounts: Option<ServiceAccountTokens>,
     /// Whose client certificates name users; None for nobody's.
-    pub clients: Option<Arc<dyn ClientCertVerifier>>,
+    pub clients: Option<ClientAuthorities>,
     /// Their certificates may hold uids (gate `AllowParsingUserUIDFromCertAuth`).
     pub certificate_uids: bool,
     pub front_proxy: Option<FrontProxy>,
@@ -56,11 +55,22 @@ impl Authenticator {
         Authenticator { options }
     }
 
+    /// Replaces who vouches for clients and for proxies.
+    ///
+    /// # Errors
+    /// When no authority of one of them is usable.
+    pub fn trust(&self, clients: &[CertificateDer<'_>], proxies: &[CertificateDer<'_>]) -> Result<(), String> {
+        if let Some(authorities) = &self.options.clients {
+            authorities.replace(clients)?;
+        }
+        self.options.front_proxy.as_ref().map_or(Ok(()), |proxy| proxy.authorities.replace(proxies))
+    }
+
     /// Looks at the certificates that a client has shown and holds the key of.
     pub fn shown(&self, chain: &[CertificateDer<'static>]) -> Shown {
         let Some((own, others)) = chain.split_first() else { return Shown::default() };
         let clients = self.options.clients.as_ref();
-        let known = clients.is_some_and(|v| v.verify_client_cert(own, others, UnixTime::now()).is_ok());
+        let known = clients.is_some_and(|authorities| authorities.vouch_for(own, others));
         let is_proxy = self.options.front_proxy.as_ref().is_some_and(|p| p.recognises(chain));
         let is_asked_for = clients.is_some() || self.options.front_proxy.is_some();
         let named = if known { certificate_user(own, self.options.certificate_uids) } else { Ok(None) };

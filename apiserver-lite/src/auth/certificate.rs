@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use ring::digest::{SHA256, digest};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
@@ -17,15 +18,32 @@ use crate::request::User;
 /// Attribute of the subject that holds the user's uid: `1.3.6.1.4.1.57683.2`.
 const UID: &str = "1.3.6.1.4.1.57683.2";
 
-/// Checks client certificates against authorities, as Go does; clients without one are let through.
-///
-/// # Errors
-/// When no authority is usable.
-pub fn client_verifier(authorities: &[CertificateDer<'_>]) -> Result<Arc<dyn ClientCertVerifier>, String> {
+/// Who vouches for client certificates, by the rules of Go. They may be replaced while the server runs.
+#[derive(Debug)]
+pub struct ClientAuthorities(ArcSwap<Trusted>);
+
+impl ClientAuthorities {
+    /// # Errors
+    /// When no authority is usable.
+    pub fn new(authorities: &[CertificateDer<'_>]) -> Result<Self, String> {
+        trusted(authorities).map(|trusted| ClientAuthorities(ArcSwap::from_pointee(trusted)))
+    }
+
+    /// # Errors
+    /// When no authority is usable; then those from before stay.
+    pub fn replace(&self, authorities: &[CertificateDer<'_>]) -> Result<(), String> {
+        trusted(authorities).map(|trusted| self.0.store(Arc::new(trusted)))
+    }
+
+    /// Whether one of them vouches for a certificate, which came with others.
+    pub fn vouch_for(&self, own: &CertificateDer<'_>, others: &[CertificateDer<'_>]) -> bool {
+        self.0.load().verify(own, others, Usage::Client, UnixTime::now()).is_ok()
+    }
+}
+
+fn trusted(authorities: &[CertificateDer<'_>]) -> Result<Trusted, String> {
     let authorities = authorities.iter().map(|c| c.clone().into_owned()).collect();
-    let trusted = Trusted::new(authorities).ok_or("no certificate of an authority found")?;
-    let usual = WebPkiClientVerifier::builder(Arc::new(trusted.roots().clone())).allow_unauthenticated().build();
-    Ok(Arc::new(Client { usual: usual.map_err(|e| e.to_string())?, trusted: Some(trusted) }))
+    Trusted::new(authorities).ok_or_else(|| "no certificate of an authority found".to_owned())
 }
 
 /// Asks clients for a certificate of these authorities and takes any: who shows one has to hold its key, and what it is
@@ -35,40 +53,31 @@ pub fn client_verifier(authorities: &[CertificateDer<'_>]) -> Result<Arc<dyn Cli
 /// # Errors
 /// When no authority is usable.
 pub fn any_client(authorities: &[CertificateDer<'_>]) -> Result<Arc<dyn ClientCertVerifier>, String> {
-    client_verifier(authorities).map(|usual| Arc::new(Client { usual, trusted: None }) as Arc<_>)
+    let roots = Arc::new(trusted(authorities)?.roots().clone());
+    let usual = WebPkiClientVerifier::builder(roots).allow_unauthenticated().build().map_err(|e| e.to_string())?;
+    Ok(Arc::new(AnyClient(usual)))
 }
 
-/// Checks that a client holds the key of what it shows, and who vouches for it.
+/// Checks that a client holds the key of what it shows. What is inside knows whose certificates are asked for, and how
+/// signatures are checked.
 #[derive(Debug)]
-struct Client {
-    /// Knows whose certificates are asked for, and how signatures are checked.
-    usual: Arc<dyn ClientCertVerifier>,
-    /// Who may vouch; None for anybody.
-    trusted: Option<Trusted>,
-}
+struct AnyClient(Arc<dyn ClientCertVerifier>);
 
-/// Why a certificate is refused, in Go's words.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Refused(String);
-
-impl ClientCertVerifier for Client {
+impl ClientCertVerifier for AnyClient {
     fn client_auth_mandatory(&self) -> bool {
         false
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.usual.root_hint_subjects()
+        self.0.root_hint_subjects()
     }
 
     fn verify_client_cert(
         &self,
-        own: &CertificateDer<'_>,
-        others: &[CertificateDer<'_>],
-        now: UnixTime,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.trusted.as_ref().map_or(Ok(()), |t| t.verify(own, others, Usage::Client, now));
-        verified.map_err(|why| CertificateError::Other(OtherError(Arc::new(Refused(why)))))?;
         Ok(ClientCertVerified::assertion())
     }
 
@@ -78,7 +87,7 @@ impl ClientCertVerifier for Client {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.usual.verify_tls12_signature(message, certificate, signed)
+        self.0.verify_tls12_signature(message, certificate, signed)
     }
 
     fn verify_tls13_signature(
@@ -87,11 +96,11 @@ impl ClientCertVerifier for Client {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.usual.verify_tls13_signature(message, certificate, signed)
+        self.0.verify_tls13_signature(message, certificate, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.usual.supported_verify_schemes()
+        self.0.supported_verify_schemes()
     }
 }
 

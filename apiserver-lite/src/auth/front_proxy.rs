@@ -3,19 +3,17 @@
 //! The proxy shows a certificate of an authority of its own. Its headers are taken off a request whose user they named,
 //! so that nobody further down believes them again.
 
-use std::sync::Arc;
-
 use http::{HeaderMap, HeaderName};
-use rustls::server::danger::ClientCertVerifier;
-use rustls_pki_types::{CertificateDer, UnixTime};
+use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use super::certificate::ClientAuthorities;
 use crate::request::{User, percent};
 
 /// Which proxies are believed, and what they say where.
 #[derive(Debug)]
 pub struct FrontProxy {
-    pub verifier: Arc<dyn ClientCertVerifier>,
+    pub authorities: ClientAuthorities,
     /// Common names of its certificate; any when empty.
     pub allowed_names: Vec<String>,
     pub headers: ProxyHeaders,
@@ -91,7 +89,7 @@ impl FrontProxy {
     /// Whether a connection's certificates are those of a proxy that is believed.
     pub fn recognises(&self, chain: &[CertificateDer<'static>]) -> bool {
         let Some((own, others)) = chain.split_first() else { return false };
-        if self.verifier.verify_client_cert(own, others, UnixTime::now()).is_err() {
+        if !self.authorities.vouch_for(own, others) {
             return false;
         }
         let Ok((_, parsed)) = X509Certificate::from_der(own) else { return false };

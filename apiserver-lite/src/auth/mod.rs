@@ -26,7 +26,7 @@ mod webhook;
 
 pub use authenticator::{Authenticator, AuthenticatorOptions, Shown};
 pub use authorizer::{Attributes, Authorizer, Decision, Rules, forbidden, unanswered};
-pub use certificate::{any_client, certificate_user, client_verifier};
+pub use certificate::{ClientAuthorities, any_client, certificate_user};
 pub use chain::Chain;
 pub use claim_rights::{ClaimWrite, new_claim, new_status};
 pub use config_file::FileError;

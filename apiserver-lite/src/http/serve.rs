@@ -8,11 +8,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
+use rustls::ServerConfig as TlsConfig;
 use rustls_pki_types::CertificateDer;
 use service::refusal::Refusing;
 use service::{bodiless, plain_http};
@@ -45,7 +47,13 @@ pub struct Peer {
 }
 
 /// Accepts connections until `stop` says so; then watches end, and running requests have a while to finish.
-pub async fn serve(listener: TcpListener, tls: TlsAcceptor, server: Arc<ApiServer>, mut stop: watch::Receiver<bool>) {
+/// Each connection gets the settings of TLS that are there when it comes.
+pub async fn serve(
+    listener: TcpListener,
+    tls: Arc<ArcSwap<TlsConfig>>,
+    server: Arc<ApiServer>,
+    mut stop: watch::Receiver<bool>,
+) {
     let graceful = GracefulShutdown::new();
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(MAX_HEAD).max_headers(MOST_HEADERS);
@@ -73,7 +81,8 @@ pub async fn serve(listener: TcpListener, tls: TlsAcceptor, server: Arc<ApiServe
         };
         // A socket of both families shows IPv4 clients as IPv6.
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-        tokio::spawn(connection(tcp, address, tls.clone(), builder.clone(), server.clone(), graceful.watcher()));
+        let tls = TlsAcceptor::from(tls.load_full());
+        tokio::spawn(connection(tcp, address, tls, builder.clone(), server.clone(), graceful.watcher()));
     }
     drop(listener);
     server.shutdown.begin();

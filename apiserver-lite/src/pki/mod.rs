@@ -4,7 +4,7 @@
 //! `apiserver-kubelet-client.crt`, `front-proxy-ca.crt`, `front-proxy-client.crt`, each with its `.key`, and `sa.key`
 //! with `sa.pub` for service account tokens. Private files are 0600; every file is written beside its place and moved
 //! there, so that no reader sees half of one. Leaf certificates with less than a third of their life left, or with
-//! names that no longer fit, are issued anew at start; authorities never are.
+//! names that no longer fit, are issued anew at the start and while the server runs; authorities never are.
 
 mod file;
 mod issue;

@@ -1,9 +1,10 @@
 //! Connections to kubelets and other backends.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -28,9 +29,20 @@ pub enum KubeletClientError {
     Tls(#[from] rustls::Error),
 }
 
+/// The files that connections to kubelets are made with.
+#[derive(Debug, Clone)]
+pub struct KubeletFiles {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+    /// Whose serving certificates are believed; None for anybody's.
+    pub authority: Option<PathBuf>,
+}
+
 /// How kubelets are reached.
 pub struct KubeletClient {
-    kubelet: TlsConnector,
+    files: KubeletFiles,
+    /// May change while the server runs.
+    kubelet: ArcSwap<ClientConfig>,
     /// For proxies to pods and services: no certificate of ours, theirs not checked, as upstream.
     backend: TlsConnector,
     /// Kinds of node addresses, best first.
@@ -40,43 +52,24 @@ pub struct KubeletClient {
 impl KubeletClient {
     /// # Errors
     /// When a file holds something else.
-    pub fn new(
-        certificate: &std::path::Path,
-        key: &std::path::Path,
-        authority: Option<&std::path::Path>,
-        address_types: Vec<String>,
-    ) -> Result<Self, KubeletClientError> {
-        let wrong =
-            |flag, path: &std::path::Path, reason: String| KubeletClientError::File { flag, path: path.into(), reason };
-        let chain = CertificateDer::pem_file_iter(certificate)
-            .and_then(|all| all.collect::<Result<Vec<_>, _>>())
-            .map_err(|e| wrong("kubelet-client-certificate", certificate, e.to_string()))?;
-        let private = PrivateKeyDer::from_pem_file(key).map_err(|e| wrong("kubelet-client-key", key, e.to_string()))?;
+    pub fn new(files: KubeletFiles, address_types: Vec<String>) -> Result<Self, KubeletClientError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = || ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
-        let unchecked = || AnyCertificate::new(provider.clone());
-        let kubelet = match authority {
-            Some(path) => {
-                let mut roots = RootCertStore::empty();
-                let all = CertificateDer::pem_file_iter(path)
-                    .and_then(|all| all.collect::<Result<Vec<_>, _>>())
-                    .map_err(|e| wrong("kubelet-certificate-authority", path, e.to_string()))?;
-                if roots.add_parsable_certificates(all).0 == 0 {
-                    return Err(wrong("kubelet-certificate-authority", path, "holds no certificate".into()));
-                }
-                builder()?.with_root_certificates(roots)
-            }
-            None => builder()?.dangerous().with_custom_certificate_verifier(unchecked()),
-        };
-        let kubelet = kubelet
-            .with_client_auth_cert(chain, private)
-            .map_err(|e| wrong("kubelet-client-certificate", certificate, e.to_string()))?;
-        let backend = builder()?.dangerous().with_custom_certificate_verifier(unchecked()).with_no_client_auth();
+        let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+        let unchecked = builder.dangerous().with_custom_certificate_verifier(AnyCertificate::new(provider));
         Ok(KubeletClient {
-            kubelet: TlsConnector::from(Arc::new(kubelet)),
-            backend: TlsConnector::from(Arc::new(backend)),
+            kubelet: ArcSwap::new(files.read()?),
+            files,
+            backend: TlsConnector::from(Arc::new(unchecked.with_no_client_auth())),
             address_types,
         })
+    }
+
+    /// Takes up what the files hold now.
+    ///
+    /// # Errors
+    /// When a file holds something else; then what was read before stays.
+    pub fn read_again(&self) -> Result<(), KubeletClientError> {
+        self.files.read().map(|read| self.kubelet.store(read))
     }
 
     pub(super) async fn connect(&self, target: &Target) -> Result<SendRequest<RequestBody>> {
@@ -91,12 +84,43 @@ impl KubeletClient {
             return handshake(tcp, target).await;
         }
         let name = ServerName::try_from(target.host.clone()).map_err(|e| unreachable(target, &e))?;
-        let connector = if target.to_kubelet { &self.kubelet } else { &self.backend };
+        let connector = match target.to_kubelet {
+            true => TlsConnector::from(self.kubelet.load_full()),
+            false => self.backend.clone(),
+        };
         match tokio::time::timeout(PATIENCE, connector.connect(name, tcp)).await {
             Ok(Ok(tls)) => handshake(tls, target).await,
             Ok(Err(error)) => Err(unreachable(target, &error)),
             Err(_) => Err(unreachable(target, &"TLS handshake timeout")),
         }
+    }
+}
+
+impl KubeletFiles {
+    fn read(&self) -> Result<Arc<ClientConfig>, KubeletClientError> {
+        let wrong = |flag, path: &Path, reason: String| KubeletClientError::File { flag, path: path.into(), reason };
+        let all = |flag, path: &Path| {
+            CertificateDer::pem_file_iter(path)
+                .and_then(|all| all.collect::<Result<Vec<_>, _>>())
+                .map_err(|e| wrong(flag, path, e.to_string()))
+        };
+        let chain = all("kubelet-client-certificate", &self.certificate)?;
+        let private = PrivateKeyDer::from_pem_file(&self.key)
+            .map_err(|e| wrong("kubelet-client-key", &self.key, e.to_string()))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+        let builder = match &self.authority {
+            Some(path) => {
+                let mut roots = RootCertStore::empty();
+                if roots.add_parsable_certificates(all("kubelet-certificate-authority", path)?).0 == 0 {
+                    return Err(wrong("kubelet-certificate-authority", path, "holds no certificate".into()));
+                }
+                builder.with_root_certificates(roots)
+            }
+            None => builder.dangerous().with_custom_certificate_verifier(AnyCertificate::new(provider)),
+        };
+        let config = builder.with_client_auth_cert(chain, private);
+        config.map(Arc::new).map_err(|e| wrong("kubelet-client-certificate", &self.certificate, e.to_string()))
     }
 }
 

@@ -29,7 +29,7 @@ use crate::server::{ApiServer, Request, RequestBody};
 use crate::status::{ApiError, Result};
 
 use self::links::Links;
-pub use connect::{KubeletClient, KubeletClientError};
+pub use connect::{KubeletClient, KubeletClientError, KubeletFiles};
 
 /// Whether a subresource is answered elsewhere. Then what the client accepts is between it and the other side.
 pub fn is_proxied(subresource: &str) -> bool {

@@ -93,7 +93,7 @@ fn pair(certificate: &Path, key: &Path, [certificate_flag, key_flag]: [&'static 
 
 fn authority(flag: &'static str, path: &Path) -> Result<(), ServeError> {
     let all = certificates(flag, path)?;
-    auth::client_verifier(&all).map(drop).map_err(|e| setting(flag, format!("{}: {e}", path.display())))
+    auth::ClientAuthorities::new(&all).map(drop).map_err(|e| setting(flag, format!("{}: {e}", path.display())))
 }
 
 /// The log is made when the server starts; its folder has to be there.
