@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::http::{Body, Media, Response, respond, route_produces};
 use crate::server::{ApiServer, Request, unknown_path, wrong_method};
@@ -36,10 +36,12 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
         return Some(respond::error(&unknown_path(), request.for_error()));
     }
     let mut parts = path.strip_prefix('/')?.splitn(2, '/');
-    let name = parts.next().filter(|n| matches!(*n, "healthz" | "livez" | "readyz"))?;
+    let asked = parts.next()?;
+    let name = ["healthz", "livez", "readyz"].into_iter().find(|page| *page == asked)?;
     let all = checks(server, name);
     if let Some(one) = parts.next() {
         let found = all.iter().find(|(check, _)| *check == one)?;
+        server.metrics.checked(name, found.0, found.1);
         return Some(if found.1 {
             // Without the header that forbids guessing the type, as upstream.
             respond::with_type(200, "text/plain; charset=utf-8", Body::from("ok"))
@@ -53,7 +55,10 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
     for &(check, good) in &all {
         if excluded.contains(&check) {
             lines.push_str(&format!("[+]{check} excluded: ok\n"));
-        } else if good {
+            continue;
+        }
+        server.metrics.checked(name, check, good);
+        if good {
             lines.push_str(&format!("[+]{check} ok\n"));
         } else {
             passed = false;
@@ -80,13 +85,14 @@ fn unmatched(excluded: &[&str], all: &[(&str, bool)]) -> Option<String> {
     (!quoted.is_empty()).then(|| quoted.join(","))
 }
 
-fn version() -> Response {
+/// What `/version` tells.
+pub fn build() -> Value {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
         other => other,
     };
-    let body = json!({
+    json!({
         "major": "1",
         "minor": "36",
         "emulationMajor": "1",
@@ -100,9 +106,12 @@ fn version() -> Response {
         "goVersion": "none",
         "compiler": "rustc",
         "platform": format!("linux/{architecture}"),
-    });
+    })
+}
+
+fn version() -> Response {
     let mut compact = Vec::new();
-    proto::json::write_sorted(&body, &mut compact);
+    proto::json::write_sorted(&build(), &mut compact);
     // This answer is always indented upstream.
     respond::bytes(200, Media::Json.name(), proto::json::indent(&compact))
 }

@@ -397,18 +397,19 @@ impl ApiServer {
             let asked = std::pin::pin!(self.identify(&mut request, peer, id, begun));
             crate::warning::collect(std::pin::pin!(crate::audit::early(asked))).await
         };
-        let mut response = match identified {
+        let (mut response, apart) = match identified {
             Ok(()) => {
                 let served = std::pin::pin!(self.serve(request));
-                crate::audit::within(begun.get().cloned(), served).await
+                let served = std::pin::pin!(crate::audit::within(begun.get().cloned(), served));
+                crate::metrics::apart::counted(served).await
             }
-            Err(error) => refused(&error, &request),
+            Err(error) => (refused(&error, &request), Duration::ZERO),
         };
         warnings.iter().for_each(|text| warn(&mut response, text));
         if is_passed_over {
             warn(&mut response, EXTRA_SPACE);
         }
-        served.end(response)
+        served.end(response, apart)
     }
 
     /// Answers a request of somebody known.
@@ -482,6 +483,9 @@ impl ApiServer {
             Err(_) if self.authenticator.shows_something(&peer.shown, &request.headers) => metrics::Attempt::Error,
             Err(_) => metrics::Attempt::Failure,
         };
+        if let Some(until) = peer.shown.until {
+            self.metrics.access().certificate(until);
+        }
         let name = user.as_ref().ok().map(|user| user.name.as_str());
         self.metrics.access().authenticated(attempt, name, since.elapsed());
         request.user = match (user, &self.audit) {

@@ -96,6 +96,11 @@ async fn requests_are_counted_by_what_they_are_and_not_by_what_they_are_called()
         value(&page, "apiserver_request_duration_seconds_count", &["verb=\"WATCH\"", "resource=\"configmaps\""])
             .is_some()
     );
+    let promised = |verb| value(&page, "apiserver_request_sli_duration_seconds_count", &[&of[..], &[verb]].concat());
+    assert_eq!((promised("verb=\"PATCH\""), promised("verb=\"WATCH\"")), (Some(1.0), None), "streams promise nothing");
+    assert!(value(&page, "apiserver_client_certificate_expiration_seconds_count", &[]).is_some_and(|n| n > 1.0));
+    assert_eq!(value(&page, "aggregator_unavailable_apiservice", &["name=\"v1.apps\""]), Some(0.0));
+    assert_eq!(value(&page, "kubernetes_build_info", &["git_version=\"v1.36", "minor=\"36\""]), Some(1.0));
     let step = ["operation=\"CREATE\"", "rejected=\"false\"", "type=\"admit\""];
     assert!(value(&page, "apiserver_admission_step_admission_duration_seconds_count", &step).is_some_and(|n| n > 1.0));
     let plugin =

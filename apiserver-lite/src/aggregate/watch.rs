@@ -107,6 +107,7 @@ async fn tell(server: &Arc<ApiServer>, name: &str, outcome: &Result<(), Unavaila
     };
     let options = WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() };
     let target = Target { resource: &resource, subresource: "status", namespace: "", name };
+    let mut lost = false;
     let written = write::update(server, target, &options, |_, old| {
         let mut value = old.clone();
         let mut conditions = value["status"]["conditions"].as_array().cloned().unwrap_or_default();
@@ -115,6 +116,7 @@ async fn tell(server: &Arc<ApiServer>, name: &str, outcome: &Result<(), Unavaila
             "lastTransitionTime": Timestamp::now().to_seconds_text()});
         match before {
             Some(at) => {
+                lost = conditions[at]["status"] == "True" && status == "False";
                 if conditions[at]["status"] == status {
                     next["lastTransitionTime"] = conditions[at]["lastTransitionTime"].clone();
                 }
@@ -127,6 +129,10 @@ async fn tell(server: &Arc<ApiServer>, name: &str, outcome: &Result<(), Unavaila
     });
     match written.await {
         Err(error) if !ApiError::is_not_found(&error) => Err(error),
+        Ok(_) if lost => {
+            server.metrics.lost(name, reason);
+            Ok(())
+        }
         _ => Ok(()),
     }
 }

@@ -7,7 +7,7 @@ use http::header::{AUTHORIZATION, CONNECTION, HeaderName, HeaderValue, SEC_WEBSO
 use proto::bearer::{self, OfProtocols};
 use rustls_pki_types::CertificateDer;
 
-use super::certificate::{ClientAuthorities, certificate_user};
+use super::certificate::{ClientAuthorities, certificate_user, good_until};
 use super::front_proxy::FrontProxy;
 use super::service_account::{ServiceAccountTokens, bootstrap_user};
 use super::structured::{Anonymous, Structured};
@@ -48,6 +48,8 @@ pub struct Shown {
     pub is_proxy: bool,
     /// There is a certificate that none of those says anything for who are asked.
     pub is_strange: bool,
+    /// Until when its own certificate is good, in seconds since 1970; None where that is a proxy's or there is none.
+    pub until: Option<i64>,
 }
 
 impl Authenticator {
@@ -78,6 +80,7 @@ impl Authenticator {
             tracing::debug!(why, "a client certificate is refused");
         }
         Shown {
+            until: (!is_proxy).then(|| good_until(own)).flatten(),
             is_proxy,
             is_strange: is_asked_for && !known && (clients.is_some() || !is_proxy) || named.is_err(),
             user: named.unwrap_or_default().map(authenticated),

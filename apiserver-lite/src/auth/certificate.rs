@@ -126,6 +126,12 @@ pub fn certificate_user(certificate: &CertificateDer<'_>, uids: bool) -> Result<
     }))
 }
 
+/// Until when a certificate is good, in seconds since 1970.
+pub fn good_until(certificate: &CertificateDer<'_>) -> Option<i64> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    Some(parsed.validity().not_after.timestamp())
+}
+
 /// The uid of a subject, empty for one without.
 fn only_uid<'c>(mut said: impl Iterator<Item = Option<&'c str>>) -> Result<&'c str, &'static str> {
     match (said.next(), said.next()) {

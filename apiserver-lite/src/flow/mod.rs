@@ -113,7 +113,11 @@ impl FlowControl {
                 let seated = waiting.seated_before(until, gone).await;
                 drop(counted);
                 let reason = match seated {
-                    Ok(held) => return Ok(Ticket::new(schema, seats, begun.elapsed(), Some(held))),
+                    Ok(held) => {
+                        let waited = begun.elapsed();
+                        crate::metrics::apart::waited(waited);
+                        return Ok(Ticket::new(schema, seats, waited, Some(held)));
+                    }
                     Err(reason) => reason,
                 };
                 schema.counters.reject(reason, begun.elapsed());

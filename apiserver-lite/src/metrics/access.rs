@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::histogram::{Bounds, Histogram, Unit};
 use super::page::head;
@@ -28,6 +28,24 @@ const SECONDS: Bounds<15> = [
     (4_096_000_000, "4.096"),
     (8_192_000_000, "8.192"),
     (16_384_000_000, "16.384"),
+];
+
+/// What is left of a certificate's life, in seconds.
+const LEFT: Bounds<14> = [
+    (0, "0"),
+    (1_800, "1800"),
+    (3_600, "3600"),
+    (7_200, "7200"),
+    (21_600, "21600"),
+    (43_200, "43200"),
+    (86_400, "86400"),
+    (172_800, "172800"),
+    (345_600, "345600"),
+    (604_800, "604800"),
+    (2_592_000, "2.592e+06"),
+    (7_776_000, "7.776e+06"),
+    (15_552_000, "1.5552e+07"),
+    (31_104_000, "3.1104e+07"),
 ];
 
 /// Names that upstream shows as they are.
@@ -54,6 +72,8 @@ pub struct Access {
     users: [AtomicU64; SHOWN.len() + OTHERS.len()],
     attempts: [Histogram<15>; ATTEMPTS.len()],
     decisions: [Histogram<15>; DECISIONS.len()],
+    /// Seconds left of certificates that clients came with.
+    left: Histogram<14>,
 }
 
 fn place_of(user: &str) -> usize {
@@ -70,6 +90,7 @@ impl Access {
     pub fn reset(&self) {
         self.users.iter().for_each(|count| count.store(0, Ordering::Relaxed));
         self.attempts.iter().chain(&self.decisions).for_each(Histogram::reset);
+        self.left.reset();
     }
 
     /// `user` of a success.
@@ -83,6 +104,13 @@ impl Access {
         if let Some(user) = user {
             self.users[place_of(user)].fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Somebody came with a certificate that is good until then, in seconds since 1970.
+    pub fn certificate(&self, until: i64) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        // Of one whose time is over nothing is left.
+        self.left.observe(&LEFT, u64::try_from(until).unwrap_or(0).saturating_sub(now));
     }
 
     /// The answer to a request; questions that come up on its way do not count here.
@@ -106,6 +134,11 @@ impl Access {
                 let _ = writeln!(out, "{name}{{username=\"{user}\"}} {count}");
             }
         }
+        let name = "apiserver_client_certificate_expiration_seconds";
+        let help = "[ALPHA] Distribution of the remaining lifetime on the certificate used to authenticate a request.";
+        head(out, name, "histogram", help);
+        // Whole seconds are written as they are.
+        self.left.shown().write(out, name, "", &LEFT, Unit::Bytes);
         let help = "[ALPHA] Counter of authenticated attempts.";
         attempts(out, "authentication", help, "Authentication", &ATTEMPTS, &self.attempts);
         let help = "[ALPHA] Counter of authorization attempts broken down by result. It can be either 'allowed', \

@@ -12,6 +12,7 @@ pub type Bounds<const N: usize> = [(u64, &'static str); N];
 pub enum Unit {
     /// Kept in nanoseconds, shown in seconds.
     Seconds,
+    /// Or anything else that is written as it is kept.
     Bytes,
 }
 

@@ -5,6 +5,8 @@
 
 mod access;
 mod admission;
+pub mod apart;
+mod facts;
 mod histogram;
 mod page;
 mod process;
@@ -34,6 +36,8 @@ struct Counters {
     watches: watches::Watches,
     access: Access,
     scheduling: Scheduling,
+    health: facts::Checks,
+    lost: facts::Losses,
     /// Group, release without it, resource, subresource and version of deprecated things that somebody asked for.
     deprecated: Mutex<BTreeSet<[String; 5]>>,
 }
@@ -52,6 +56,16 @@ impl Metrics {
     /// Who asks, and whether that is allowed.
     pub fn access(&self) -> &Access {
         &self.0.access
+    }
+
+    /// A check of health was looked at.
+    pub fn checked(&self, page: &'static str, check: &'static str, good: bool) {
+        self.0.health.count((page, check, good));
+    }
+
+    /// An aggregated API was there and is not any more.
+    pub fn lost(&self, service: &str, reason: &'static str) {
+        self.0.lost.count((service.to_owned(), reason));
     }
 
     /// What the scheduler waits for.
@@ -80,8 +94,8 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
     if request.method == http::Method::DELETE {
         match request.info.path.as_str() {
             "/metrics" => reset(server),
-            // These are looked up when they are asked for.
-            "/metrics/slis" => {}
+            // What else is there is looked up when it is asked for.
+            "/metrics/slis" => server.metrics.0.health.reset(),
             _ => return None,
         }
         return Some(respond::with_type(200, "text/plain; charset=utf-8", Body::from("metrics reset\n")));
@@ -100,9 +114,11 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
             if let Some(flow) = &server.flow {
                 crate::flow::metrics(flow, &mut out);
             }
+            facts::api_services(server, &server.metrics.0.lost, &mut out);
+            facts::build(&mut out);
             process::write(&mut out);
         }
-        "/metrics/slis" => health_checks(server, &mut out),
+        "/metrics/slis" => facts::health_checks(server, &server.metrics.0.health, &mut out),
         _ => return None,
     }
     Some(respond::bytes(200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", out))
@@ -115,20 +131,10 @@ fn reset(server: &ApiServer) {
     counters.watches.reset();
     counters.access.reset();
     counters.scheduling.reset();
+    counters.lost.reset();
     counters.deprecated.lock().unwrap_or_else(PoisonError::into_inner).clear();
     server.authorizer.decisions().reset();
     server.admission.reset_metrics();
-}
-
-/// What the health pages say, for those who compute availability from it.
-fn health_checks(server: &ApiServer, out: &mut String) {
-    let name = "kubernetes_healthcheck";
-    head(out, name, "gauge", "[STABLE] This metric records the result of a single healthcheck.");
-    for page in ["healthz", "livez", "readyz"] {
-        for (check, good) in crate::health::checks(server, page) {
-            let _ = writeln!(out, "{name}{{name=\"{check}\",type=\"{page}\"}} {}", u8::from(good));
-        }
-    }
 }
 
 fn deprecated(counters: &Counters, out: &mut String) {

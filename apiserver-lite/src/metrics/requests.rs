@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::histogram::{Bounds, Histogram, Shown, Unit};
 use super::page::{escaped, head};
@@ -44,6 +44,17 @@ const SECONDS: Bounds<23> = [
     (45_000_000_000, "45"),
     (60_000_000_000, "60"),
 ];
+
+/// Those of what is promised: [`SECONDS`] but for the two shortest.
+const PROMISED: Bounds<21> = {
+    let mut bounds = [SECONDS[2]; 21];
+    let mut at = 0;
+    while at < bounds.len() {
+        bounds[at] = SECONDS[at + 2];
+        at += 1;
+    }
+    bounds
+};
 
 const BYTES: Bounds<7> = [
     (1_000, "1000"),
@@ -104,6 +115,8 @@ struct Series {
     component: &'static str,
     names: Names,
     seconds: Histogram<23>,
+    /// Without what was waited for others, and without streams.
+    promised: Histogram<21>,
     bytes: Histogram<7>,
     /// HTTP codes and how often each was answered; 0 for a free place.
     codes: [(AtomicU16, AtomicU64); CODES],
@@ -137,6 +150,8 @@ struct End {
     code: u16,
     since: Instant,
     runs: bool,
+    /// How long others were waited for; None for a kind of request that goes on without end.
+    apart: Option<Duration>,
 }
 
 /// The client's connection joined with another one: on the answer that says so, and wherever bytes are copied. The
@@ -233,6 +248,7 @@ impl Series {
                 subresource: subresource.into(),
             },
             seconds: Histogram::default(),
+            promised: Histogram::default(),
             bytes: Histogram::default(),
             codes: std::array::from_fn(|_| Default::default()),
             others: AtomicU64::new(0),
@@ -259,6 +275,7 @@ impl Series {
 
     fn reset(&self) {
         self.seconds.reset();
+        self.promised.reset();
         self.bytes.reset();
         // Which place is whose stays as it is.
         let counts = self.codes.iter().map(|(_, count)| count).chain([&self.others]);
@@ -278,7 +295,11 @@ impl Drop for End {
             self.series.running.fetch_sub(1, Ordering::Relaxed);
         }
         self.series.count(self.code);
-        self.series.seconds.took(&SECONDS, self.since.elapsed());
+        let took = self.since.elapsed();
+        self.series.seconds.took(&SECONDS, took);
+        if let Some(apart) = self.apart {
+            self.series.promised.took(&PROMISED, took.saturating_sub(apart));
+        }
     }
 }
 
@@ -348,6 +369,7 @@ impl Requests {
         let mut all: Vec<&Arc<Series>> = map.values().flatten().collect();
         all.sort_by(|a, b| a.labels().cmp(&b.labels()));
         totals(&all, out);
+        promises(&all, out);
         streams(&all, out);
         sizes(&all, out);
     }
@@ -381,6 +403,27 @@ fn totals(all: &[&Arc<Series>], out: &mut String) {
         for (code, count) in series.counted() {
             let _ = writeln!(out, "{name}{{code=\"{code}\",{labels}}} {count}");
         }
+    }
+}
+
+fn promises(all: &[&Arc<Series>], out: &mut String) {
+    let name = "apiserver_request_sli_duration_seconds";
+    head(
+        out,
+        name,
+        "histogram",
+        "[ALPHA] Response latency distribution (not counting webhook duration and priority & fairness queue wait times) \
+         in seconds for each verb, group, version, resource, subresource, scope and component.",
+    );
+    let mut times: BTreeMap<String, Shown<21>> = BTreeMap::new();
+    for series in all {
+        let shown = series.promised.shown();
+        if shown.count > 0 {
+            times.entry(series.labels().text(false)).or_default().add(&shown);
+        }
+    }
+    for (labels, shown) in times {
+        shown.write(out, name, &labels, &PROMISED, Unit::Seconds);
     }
 }
 
@@ -437,8 +480,9 @@ impl Labels<'_> {
 }
 
 impl Served {
-    /// The answer is ready. A stream counts as running until its end, and its time until then.
-    pub fn end(mut self, response: Response) -> Response {
+    /// The answer is ready, for which others were waited for so long. A stream counts as running until its end, and its
+    /// time until then.
+    pub fn end(mut self, response: Response, apart: Duration) -> Response {
         let Some(series) = self.series.take() else { return response };
         let code = response.status().as_u16();
         match response.extensions().get::<Unhandled>() {
@@ -457,7 +501,8 @@ impl Served {
             series.running.fetch_add(1, Ordering::Relaxed);
         }
         let reads = matches!(series.verb, "GET" | "LIST") && !series.component.is_empty();
-        let end = End { series: series.clone(), code, since: self.since, runs };
+        let apart = self.mutating.map(|_| apart);
+        let end = End { series: series.clone(), code, since: self.since, runs, apart };
         if let Some(joined) = joined {
             // There is one answer, so nobody was faster.
             let _ = joined.0.set(end);
@@ -522,7 +567,7 @@ mod tests {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = http::StatusCode::SWITCHING_PROTOCOLS;
         response.extensions_mut().insert(joined.clone());
-        drop(served.end(response));
+        drop(served.end(response, Duration::ZERO));
         assert_eq!((series.running.load(Ordering::Relaxed), series.counted().count()), (1, 0));
         drop(joined);
         assert_eq!(series.running.load(Ordering::Relaxed), 0);

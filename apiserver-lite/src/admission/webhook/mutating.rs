@@ -13,7 +13,7 @@ use super::client::Clients;
 use super::compiled::Webhook;
 use super::review::{Patch, Verdict};
 use crate::go_value::json_kind;
-use crate::metrics::{Outcome, Type};
+use crate::metrics::{Outcome, Type, apart};
 use crate::status::{ApiError, Result, quote};
 
 /// Asks every webhook that is about a request; in the second round those that want to see the object again and have not
@@ -55,7 +55,9 @@ pub async fn mutate(
         };
         let became = outcome.as_ref().err().map_or(Outcome::Allowed, Failed::outcome);
         let operation = attributes.call.operation;
-        clients.counted().called(&hook.name, Type::Admit, operation, since.elapsed(), became, !hook.fail);
+        let took = since.elapsed();
+        apart::waited(took);
+        clients.counted().called(&hook.name, Type::Admit, operation, took, became, !hook.fail);
         note(hook, rounds.number(), index, matches!(outcome, Ok(true)));
         let changed = match outcome {
             Ok(changed) => changed,

@@ -11,7 +11,7 @@ use super::super::subject::Subject;
 use super::call::{self, Failed};
 use super::client::Clients;
 use super::compiled::Webhook;
-use crate::metrics::{Outcome, Type};
+use crate::metrics::{Outcome, Type, apart};
 use crate::status::Result;
 
 /// # Errors
@@ -34,7 +34,9 @@ pub async fn validate(
                 let outcome = call::ask(clients, hook, attributes, &matched, object, false).await;
                 let became = outcome.as_ref().err().map_or(Outcome::Allowed, Failed::outcome);
                 let operation = attributes.call.operation;
-                clients.counted().called(&hook.name, Type::Validate, operation, since.elapsed(), became, !hook.fail);
+                let took = since.elapsed();
+                apart::waited_beside(took);
+                clients.counted().called(&hook.name, Type::Validate, operation, took, became, !hook.fail);
                 (index, hook, outcome)
             });
         }
