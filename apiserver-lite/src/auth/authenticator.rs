@@ -8,7 +8,7 @@ use proto::bearer::{self, OfProtocols};
 use rustls_pki_types::CertificateDer;
 
 use super::certificate::{ClientAuthorities, certificate_user, good_until};
-use super::front_proxy::FrontProxy;
+use super::front_proxy::{FrontProxy, ProxyHeaders};
 use super::service_account::{ServiceAccountTokens, bootstrap_user};
 use super::structured::{Anonymous, Structured};
 use super::token_file::TokenFile;
@@ -87,13 +87,23 @@ impl Authenticator {
         }
     }
 
-    /// The user behind a request to a path. Headers that a front proxy named the user in are taken off.
+    /// The user behind a request to a path. Headers that a front proxy may name a user in are taken off, whoever sent
+    /// them.
     ///
     /// # Errors
     /// 401 when a bearer token is not known, or there is nothing and nobody may be anonymous.
     pub async fn authenticate(&self, shown: &Shown, headers: &mut HeaderMap, path: &str) -> Result<User> {
+        let user = self.named(shown, headers, path).await?;
+        match &self.options.front_proxy {
+            Some(proxy) => proxy.headers.take_off(headers),
+            None => ProxyHeaders::default().take_off(headers),
+        }
+        Ok(user)
+    }
+
+    async fn named(&self, shown: &Shown, headers: &mut HeaderMap, path: &str) -> Result<User> {
         if shown.is_proxy
-            && let Some(user) = self.options.front_proxy.as_ref().and_then(|p| p.user(headers))
+            && let Some(user) = self.options.front_proxy.as_ref().and_then(|p| p.headers.user(headers))
         {
             return Ok(authenticated(user));
         }
@@ -277,6 +287,29 @@ mod tests {
             headers.insert(AUTHORIZATION, text.parse().expect("a header"));
         }
         Authenticator::new(options(anonymous)).authenticate(&Shown::default(), &mut headers, "/api").await
+    }
+
+    /// A server behind this one took for granted what any client had said of itself.
+    #[tokio::test]
+    async fn nobody_passes_on_headers_that_name_a_user() {
+        let list = |text: &str| [text.to_owned()];
+        let named = ProxyHeaders::new(&list("X-User"), &[], &list("X-Group"), &list("X-Extra-")).expect("header names");
+        let verifier = rustls::server::WebPkiClientVerifier::no_client_auth();
+        let front_proxy = FrontProxy { verifier, allowed_names: Vec::new(), headers: named };
+        let authenticator =
+            Authenticator::new(AuthenticatorOptions { front_proxy: Some(front_proxy), ..options(true) });
+        let jane = Shown { user: Some(User { name: "jane".into(), ..User::default() }), ..Shown::default() };
+        let proxy = Shown { is_proxy: true, ..Shown::default() };
+        for (shown, name) in [(jane, "jane"), (Shown::default(), "system:anonymous"), (proxy, "boss")] {
+            let mut headers = HeaderMap::new();
+            for key in ["x-user", "x-group", "x-extra-a", "x-remote-user", "x-remote-uid", "x-remote-extra-b", "accept"]
+            {
+                headers.insert(key, HeaderValue::from_static("boss"));
+            }
+            let user = authenticator.authenticate(&shown, &mut headers, "/api").await.expect("known");
+            assert_eq!(user.name, name);
+            assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"], "{name}");
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Users named by a proxy in front of the server, in headers that only it may send.
 //!
-//! The proxy shows a certificate of an authority of its own. Its headers are taken off a request whose user they named,
-//! so that nobody further down believes them again.
+//! The proxy shows a certificate of an authority of its own. Such headers are taken off every request whose user is known,
+//! whoever sent them, so that no server that a request is passed on to believes them: those of the flags and those of the
+//! standard, which such a server may know alone. As upstream's `WithAuthentication`.
 
 use http::{HeaderMap, HeaderName};
 use rustls_pki_types::CertificateDer;
@@ -39,12 +40,14 @@ impl ProxyHeaders {
             let name = |text: &String| text.trim().parse().map_err(|_| format!("empty or malformed header {text:?}"));
             list.iter().map(name).collect()
         };
-        let extra_prefixes = extra.iter().map(|p| p.trim().to_ascii_lowercase()).collect();
+        // An empty one would make every header a fact about the user.
+        let prefixes = names(extra)?.into_iter().map(|prefix| prefix.as_str().to_owned());
+        let extra_prefixes = prefixes.collect();
         Ok(ProxyHeaders { user: names(user)?, uid: names(uid)?, group: names(group)?, extra_prefixes })
     }
 
-    /// The user that the headers name; they are gone afterwards.
-    fn take(&self, headers: &mut HeaderMap) -> Option<User> {
+    /// The user that the headers name; None when they name nobody.
+    pub fn user(&self, headers: &HeaderMap) -> Option<User> {
         let text = |names: &[HeaderName]| {
             let mut values = names.iter().filter_map(|n| headers.get(n)?.to_str().ok());
             values.find(|v| !v.is_empty()).unwrap_or_default().to_owned()
@@ -70,11 +73,16 @@ impl ProxyHeaders {
             }
         }
         extra.sort();
-        let ours: Vec<HeaderName> = headers.keys().filter(|k| self.is_ours(k)).cloned().collect();
-        for key in ours {
+        Some(User { name, uid, groups, extra })
+    }
+
+    /// Takes off what names a user, here or to another server.
+    pub fn take_off(&self, headers: &mut HeaderMap) {
+        let named: Vec<HeaderName> =
+            headers.keys().filter(|key| self.is_ours(key) || is_standard(key)).cloned().collect();
+        for key in named {
             headers.remove(key);
         }
-        Some(User { name, uid, groups, extra })
     }
 
     fn is_ours(&self, key: &HeaderName) -> bool {
@@ -83,6 +91,12 @@ impl ProxyHeaders {
             || self.group.contains(key)
             || self.extra_prefixes.iter().any(|p| key.as_str().starts_with(p.as_str()))
     }
+}
+
+/// Whether a header names a user where nobody says otherwise.
+fn is_standard(key: &HeaderName) -> bool {
+    let key = key.as_str();
+    matches!(key, "x-remote-user" | "x-remote-uid" | "x-remote-group") || key.starts_with("x-remote-extra-")
 }
 
 impl FrontProxy {
@@ -96,11 +110,6 @@ impl FrontProxy {
         let name = parsed.subject().iter_common_name().last().and_then(|n| n.as_str().ok()).unwrap_or_default();
         self.allowed_names.is_empty() || self.allowed_names.iter().any(|n| n == name)
     }
-
-    /// The user that the proxy named; None when it named nobody.
-    pub fn user(&self, headers: &mut HeaderMap) -> Option<User> {
-        self.headers.take(headers)
-    }
 }
 
 #[cfg(test)]
@@ -112,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_name_a_user_and_are_gone_afterwards() {
+    fn headers_name_a_user_until_they_are_taken_off() {
         let user = list(&["X-Remote-User"]);
         let wanted =
             ProxyHeaders::new(&user, &list(&["X-Remote-Uid"]), &list(&["X-Remote-Group"]), &list(&["X-Remote-Extra-"]));
@@ -129,12 +138,14 @@ mod tests {
         ] {
             headers.append(key, value.parse().expect("a value"));
         }
-        let found = wanted.take(&mut headers).expect("a user");
+        let found = wanted.user(&headers).expect("a user");
         assert_eq!((found.name.as_str(), found.uid.as_str()), ("jane", "7"));
         assert_eq!(found.groups, ["a", "b"]);
         assert_eq!(found.extra, [("acme.com/project".to_owned(), vec!["p".to_owned()])]);
+        wanted.take_off(&mut headers);
         assert_eq!(headers.len(), 1);
-        assert!(wanted.take(&mut headers).is_none());
+        assert!(wanted.user(&headers).is_none());
         assert!(ProxyHeaders::new(&list(&["a b"]), &[], &[], &[]).is_err());
+        assert!(ProxyHeaders::new(&[], &[], &[], &list(&[""])).is_err(), "every header begins with nothing");
     }
 }
