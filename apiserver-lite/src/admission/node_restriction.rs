@@ -98,15 +98,10 @@ fn pod(call: &Call<'_>, node: &str, new: &Value) -> Result<()> {
         )),
         ("status", Operation::Update) => {
             let old = call.old.unwrap_or(&Value::Null);
-            let statuses = |pod: &Value| pod["status"]["resourceClaimStatuses"].clone();
             if old["spec"]["nodeName"] != node {
                 refuse(format!("node {quoted} can only update pod status for pods with spec.nodeName set to itself"))
-            } else if labels(new) != labels(old) {
-                refuse(format!("node {quoted} cannot update labels through pod status"))
-            } else if statuses(new) != statuses(old) {
-                refuse(format!("node {quoted} cannot update resource claim statues"))
             } else {
-                Ok(())
+                forbidden_part(new, old).map_or(Ok(()), |part| refuse(format!("node {quoted} cannot update {part}")))
             }
         }
         ("eviction", Operation::Create) if stored_pod(call, name(call, new))?["spec"]["nodeName"] == node => Ok(()),
@@ -118,6 +113,17 @@ fn pod(call: &Call<'_>, node: &str, new: &Value) -> Result<()> {
             refuse(format!("unexpected pod subresource {}, only 'status' and 'eviction' are allowed", quote(other)))
         }
     }
+}
+
+/// What of a pod differs that its node does not write with the status. Both kinds of claims open them to the node.
+fn forbidden_part(new: &Value, old: &Value) -> Option<&'static str> {
+    let differs = |part: &str| new["status"][part] != old["status"][part];
+    let all = [
+        (labels(new) != labels(old), "labels through pod status"),
+        (differs("resourceClaimStatuses"), "resource claim statues"),
+        (differs("extendedResourceClaimStatus"), "extended resource claim status"),
+    ];
+    all.into_iter().find(|(is, _)| *is).map(|(_, part)| part)
 }
 
 fn labels(object: &Value) -> Vec<(&str, &str)> {
@@ -492,6 +498,28 @@ mod tests {
         assert_eq!(driver_of(&json!({"azureFile": {}})).as_deref(), Some("file.csi.azure.com"));
         let driver = json!({"spec": {"tokenRequests": [{"audience": "a"}, {"audience": "b"}]}});
         assert_eq!(of_requests(&driver).collect::<Vec<_>>(), ["a", "b"]);
+    }
+
+    #[test]
+    fn nodes_leave_the_claims_of_their_pods_as_they_are() {
+        let old = json!({"metadata": {"labels": {"a": "b"}}, "status": {"phase": "Pending"}});
+        assert_eq!(
+            forbidden_part(&json!({"metadata": {"labels": {"a": "b"}}, "status": {"phase": "Running"}}), &old),
+            None
+        );
+        for (path, value, part) in [
+            ("/metadata/labels", json!({"a": "c"}), "labels through pod status"),
+            ("/status", json!({"resourceClaimStatuses": [{"name": "x"}]}), "resource claim statues"),
+            (
+                "/status",
+                json!({"extendedResourceClaimStatus": {"resourceClaimName": "x"}}),
+                "extended resource claim status",
+            ),
+        ] {
+            let mut new = old.clone();
+            *new.pointer_mut(path).expect("it is there") = value;
+            assert_eq!(forbidden_part(&new, &old), Some(part));
+        }
     }
 
     #[test]

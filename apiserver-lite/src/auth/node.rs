@@ -440,6 +440,8 @@ fn wants(pod: &Value) -> Vec<Wanted> {
     for status in pod["status"]["resourceClaimStatuses"].as_array().into_iter().flatten() {
         add(Kind::ResourceClaim, &status["resourceClaimName"]);
     }
+    // The scheduler makes a claim for extended resources that a driver has.
+    add(Kind::ResourceClaim, &pod["status"]["extendedResourceClaimStatus"]["resourceClaimName"]);
     out
 }
 
@@ -469,6 +471,20 @@ mod tests {
         ];
         assert_eq!(found.len(), expected.len());
         assert!(expected.iter().all(|(k, n)| found.contains(&(*k, (*n).to_owned()))));
+    }
+
+    #[test]
+    fn a_pod_wants_the_claims_that_its_status_names() {
+        let pod = json!({
+            "metadata": {"name": "p", "namespace": "n"},
+            "spec": {"resourceClaims": [{"name": "a", "resourceClaimTemplateName": "t"}]},
+            "status": {
+                "resourceClaimStatuses": [{"name": "a", "resourceClaimName": "p-a"}],
+                "extendedResourceClaimStatus": {"resourceClaimName": "p-extended", "requestMappings": []},
+            },
+        });
+        let expected = ["p-a", "p-extended"].map(|name| (Kind::ResourceClaim, "n".into(), name.into()));
+        assert_eq!(wants(&pod), expected);
     }
 
     #[test]
