@@ -8,9 +8,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL;
 use ring::digest::{SHA256, digest};
 use ring::signature::{self, UnparsedPublicKey, VerificationAlgorithm};
 use rustls::SignatureScheme;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, SubjectPublicKeyInfoDer};
+use rustls::pki_types::PrivateKeyDer;
 use rustls::sign::SigningKey;
-use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::pem::{PemObject, SectionKind};
 use serde_json::{Value, json};
 use x509_parser::prelude::{FromDer as _, SubjectPublicKeyInfo, X509Certificate};
 use x509_parser::public_key::PublicKey as Parsed;
@@ -110,7 +110,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// `verifying` are files with public keys, certificates or private keys.
+    /// `verifying` are files with any number of public keys, certificates or private keys.
     ///
     /// # Errors
     /// When a file cannot be read or holds no usable key.
@@ -119,15 +119,16 @@ impl Keys {
         let signer = private(signing).map_err(|e| wrong(signing, e))?;
         let mut public = vec![public_of(&signer).map_err(|e| wrong(signing, e))?];
         for path in verifying {
-            let key = read_public(path).map_err(|e| wrong(path, e))?;
-            if public.iter().all(|p| p.id != key.id) {
-                public.push(key);
+            for key in read_public(path).map_err(|e| wrong(path, e))? {
+                if public.iter().all(|p| p.id != key.id) {
+                    public.push(key);
+                }
             }
         }
         Ok(Keys { signer, public })
     }
 
-    /// Looks at a file of one key that verifies.
+    /// Looks at a file of keys that verify.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -190,23 +191,45 @@ impl Keys {
 }
 
 fn private(path: &Path) -> Result<Arc<dyn SigningKey>, String> {
-    let key = PrivateKeyDer::from_pem_file(path).map_err(|e| e.to_string())?;
-    rustls::crypto::ring::sign::any_supported_type(&key).map_err(|e| e.to_string())
+    signer_of(&PrivateKeyDer::from_pem_file(path).map_err(|e| e.to_string())?)
+}
+
+fn signer_of(key: &PrivateKeyDer<'_>) -> Result<Arc<dyn SigningKey>, String> {
+    rustls::crypto::ring::sign::any_supported_type(key).map_err(|e| e.to_string())
 }
 
 fn public_of(key: &Arc<dyn SigningKey>) -> Result<PublicKey, String> {
     PublicKey::from_spki(&key.public_key().ok_or("the key does not tell its public half")?)
 }
 
-fn read_public(path: &Path) -> Result<PublicKey, String> {
-    if let Ok(spki) = SubjectPublicKeyInfoDer::from_pem_file(path) {
-        return PublicKey::from_spki(&spki);
+/// Every key of a file that can be used, at least one. Follows `keyutil.PublicKeysFromFile`: what is no key, or one of a
+/// kind that signs no tokens, is passed over.
+fn read_public(path: &Path) -> Result<Vec<PublicKey>, String> {
+    let (mut keys, mut first) = (Vec::new(), None);
+    for section in <(SectionKind, Vec<u8>)>::pem_file_iter(path).map_err(|e| e.to_string())? {
+        let (kind, der) = section.map_err(|e| e.to_string())?;
+        let key = match kind {
+            SectionKind::PublicKey => PublicKey::from_spki(&der),
+            SectionKind::Certificate => of_certificate(&der),
+            kind => match PrivateKeyDer::from_pem(kind, der) {
+                Some(key) => signer_of(&key).and_then(|key| public_of(&key)),
+                None => continue,
+            },
+        };
+        match key {
+            Ok(key) => keys.push(key),
+            Err(why) => {
+                tracing::warn!(path = %path.display(), why, "a key that cannot verify tokens is passed over");
+                first.get_or_insert(why);
+            }
+        }
     }
-    if let Ok(der) = CertificateDer::from_pem_file(path) {
-        let (_, certificate) = X509Certificate::from_der(&der).map_err(|e| e.to_string())?;
-        return PublicKey::from_spki(certificate.public_key().raw);
-    }
-    public_of(&private(path)?)
+    if keys.is_empty() { Err(first.unwrap_or_else(|| "holds no key".into())) } else { Ok(keys) }
+}
+
+fn of_certificate(der: &[u8]) -> Result<PublicKey, String> {
+    let (_, certificate) = X509Certificate::from_der(der).map_err(|e| e.to_string())?;
+    PublicKey::from_spki(certificate.public_key().raw)
 }
 
 /// An elliptic curve signature as two numbers of fixed length, from the ASN.1 that TLS uses.
@@ -229,6 +252,35 @@ fn fixed(der: &[u8], half: usize) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// While keys are changed a file holds the old one and the new one: tokens of the second were refused.
+    #[test]
+    fn every_key_of_a_file_verifies() {
+        let path = std::env::temp_dir().join(format!("jwt-{}", crate::random::uuid()));
+        let own = std::env::temp_dir().join(format!("jwt-{}", crate::random::uuid()));
+        let made = [(); 3].map(|()| rcgen::KeyPair::generate().expect("a key"));
+        std::fs::write(&own, made[0].serialize_pem()).expect("writable");
+        let strange = "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n";
+        let ed25519 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("a key");
+        let ed25519 = ed25519.public_key_pem();
+        let all = format!("{strange}{}\n{ed25519}\n{}", made[1].public_key_pem(), made[2].serialize_pem());
+        std::fs::write(&path, all).expect("writable");
+        let keys = Keys::load(&own, std::slice::from_ref(&path)).expect("usable");
+        for pair in &made {
+            std::fs::write(&own, pair.serialize_pem()).expect("writable");
+            let token = Keys::load(&own, &[]).expect("usable").sign(&json!({"sub": "x"})).expect("signed");
+            assert!(keys.verify(&token).is_some());
+        }
+        assert_eq!(keys.web_keys()["keys"].as_array().map(Vec::len), Some(3));
+        assert!(Keys::check(&path).is_ok());
+        for unusable in [ed25519.as_str(), strange, ""] {
+            std::fs::write(&path, unusable).expect("writable");
+            assert!(Keys::check(&path).is_err(), "{unusable}");
+        }
+        for file in [path, own] {
+            std::fs::remove_file(file).expect("ours");
+        }
+    }
 
     #[test]
     fn what_one_key_signs_another_does_not_verify() {
