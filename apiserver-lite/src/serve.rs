@@ -93,6 +93,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     tokio::spawn(server.quiet.clone().keep(server.store.subscribe_revision()));
     let authorities = authorities(&config, &pki)?;
     crate::bootstrap::ensure(&server, &config, &authorities).await.map_err(ServeError::Bootstrap)?;
+    crate::bootstrap::keep(&server, &config, &authorities);
     if let Some(flow) = &server.flow {
         flow.read(&server.store);
         tokio::spawn(crate::flow::run(server.clone()));

@@ -1,15 +1,18 @@
 //! What every cluster has from the start: its own namespaces, roles, service, priority classes and flow control.
 //!
 //! Made at every start where missing, through the same write path as everything else; what an operator changed stays,
-//! and roles and bindings get back what they lack.
+//! and roles and bindings get back what they lack. What says where the server is and whom it believes is put right, also
+//! while it runs.
 
 mod api_services;
 pub(crate) mod identity;
 mod joining;
+mod keeper;
 mod namespaces;
 mod reconcile;
 pub mod roles;
 mod system;
+mod trust;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,6 +57,11 @@ pub async fn ensure(server: &Arc<ApiServer>, config: &Config, authorities: &Auth
     Ok(())
 }
 
+/// Starts to keep the server's own namespaces, service, endpoints and authentication config map as they should be.
+pub fn keep(server: &Arc<ApiServer>, config: &Config, authorities: &Authorities) {
+    tokio::spawn(keeper::run(server.clone(), keeper::wanted(config, authorities)));
+}
+
 /// Tries what was refused until nothing is, or the runtime ends.
 async fn again(server: Arc<ApiServer>, mut refused: Vec<Wanted>, mut announced: bool) {
     while !refused.is_empty() || !announced {
@@ -75,10 +83,12 @@ async fn write_all(server: &ApiServer, wanted: Vec<Wanted>) -> Vec<Wanted> {
 }
 
 async fn make(server: &ApiServer, config: &Config, authorities: &Authorities) -> Result<Vec<Wanted>> {
-    let mut wanted: Vec<Wanted> = Vec::new();
+    let mut first = keeper::wanted(config, authorities);
     let cluster = String::new;
-    for namespace in namespaces::system() {
-        create_missing(server, ("", "v1", "namespaces"), "", &namespace).await?;
+    // Much of the rest is in the namespaces.
+    let mut wanted = first.split_off(namespaces::system().count());
+    for (place, namespace, object) in first {
+        create_missing(server, place, &namespace, &object).await?;
     }
     let aggregate = config.controllers.enabled("clusterrole-aggregation-controller");
     wanted.extend(
@@ -108,16 +118,8 @@ async fn make(server: &ApiServer, config: &Config, authorities: &Authorities) ->
             wanted.push((("", "v1", "configmaps"), public(), info));
         }
     }
-    let authentication = system::extension_authentication(config, authorities);
-    wanted.push((("", "v1", "configmaps"), "kube-system".into(), authentication));
     wanted.push((("", "v1", "configmaps"), "kube-system".into(), system::token_tracking()));
     wanted.push((("networking.k8s.io", "v1", "servicecidrs"), cluster(), system::service_cidr(config)));
-    wanted.push((("", "v1", "services"), "default".into(), system::service(config)));
-    if let Some(address) = config.reachable() {
-        let (slice, endpoints) = system::endpoints(address, config.args.secure_port);
-        wanted.push((("discovery.k8s.io", "v1", "endpointslices"), "default".into(), slice));
-        wanted.push((("", "v1", "endpoints"), "default".into(), endpoints));
-    }
     Ok(write_all(server, wanted).await)
 }
 
@@ -153,7 +155,7 @@ async fn announce_versions(server: &ApiServer) -> Result<()> {
 /// Group, version and plural.
 type Place = (&'static str, &'static str, &'static str);
 
-/// Creates an object unless one of its name is there; a role or binding that is there is completed.
+/// Creates an object unless one of its name is there; one that is there is put right, as far as it is ours.
 async fn create_missing(server: &ApiServer, place: Place, namespace: &str, object: &Value) -> Result<()> {
     let mut attempt = 1;
     loop {
@@ -168,14 +170,16 @@ async fn create_missing(server: &ApiServer, place: Place, namespace: &str, objec
 async fn settle(server: &ApiServer, (group, version, plural): Place, namespace: &str, object: &Value) -> Result<()> {
     // What `--runtime-config` switched off has no objects either.
     let Some(resource) = server.resources.lookup(group, version, plural) else { return Ok(()) };
+    let step = |have: &Value| match group {
+        RBAC => reconcile::step(object, have),
+        _ => keeper::step(plural, object, have),
+    };
     let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     if let Some(found) = server.store.get(&resource.storage, namespace, &name) {
-        // Other kinds stay as they are found.
-        let step = if group == RBAC { reconcile::step(object, &found.value()) } else { Step::Keep };
         let target = Target { resource: &resource, subresource: "", namespace, name: &name };
-        match step {
+        match step(&found.value()) {
             Step::Keep => return Ok(()),
-            Step::Write(_) => return complete(server, target, object).await,
+            Step::Write(_) => return complete(server, target, step).await,
             Step::MakeAnew => {
                 let options = DeleteOptions { uid: Some(found.keys.uid.to_string()), ..DeleteOptions::default() };
                 drop(write::delete(server, &resource, namespace, &name, &options).await?);
@@ -191,11 +195,11 @@ async fn settle(server: &ApiServer, (group, version, plural): Place, namespace: 
     }
 }
 
-/// Adds to a role or binding what it lacks.
-async fn complete(server: &ApiServer, target: Target<'_>, wanted: &Value) -> Result<()> {
-    tracing::info!(resource = %target.resource.plural, name = target.name, "a bootstrap object is completed");
+/// Puts an object right as it is now.
+async fn complete(server: &ApiServer, target: Target<'_>, step: impl Fn(&Value) -> Step) -> Result<()> {
+    tracing::info!(resource = %target.resource.plural, name = target.name, "a bootstrap object is put right");
     let options = WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() };
-    let written = write::update(server, target, &options, |_, have| match reconcile::step(wanted, have) {
+    let written = write::update(server, target, &options, |_, have| match step(have) {
         Step::Write(value) => Ok(value),
         _ => Ok(have.clone()),
     });

@@ -34,23 +34,27 @@ pub struct Authorities {
     pub serving: Option<String>,
 }
 
+/// The config map of [`extension_authentication`].
+pub(super) const AUTHENTICATION: &str = "extension-apiserver-authentication";
+
 /// What the servers of aggregated APIs need to know to believe us.
 pub(super) fn extension_authentication(config: &Config, authorities: &Authorities) -> Value {
     let args = &config.args;
     // Lists are JSON in text here.
     let list = |names: &[String]| Value::from(json!(names).to_string());
+    let data = json!({
+        "client-ca-file": authorities.clients,
+        "requestheader-allowed-names": list(&args.requestheader_allowed_names),
+        "requestheader-client-ca-file": authorities.front_proxy,
+        "requestheader-extra-headers-prefix": list(&args.requestheader_extra_headers_prefix),
+        "requestheader-group-headers": list(&args.requestheader_group_headers),
+        "requestheader-uid-headers": list(&args.requestheader_uid_headers),
+        "requestheader-username-headers": list(&args.requestheader_username_headers),
+    });
     json!({
         "kind": "ConfigMap", "apiVersion": "v1",
-        "metadata": {"name": "extension-apiserver-authentication", "namespace": "kube-system"},
-        "data": {
-            "client-ca-file": authorities.clients,
-            "requestheader-allowed-names": list(&args.requestheader_allowed_names),
-            "requestheader-client-ca-file": authorities.front_proxy,
-            "requestheader-extra-headers-prefix": list(&args.requestheader_extra_headers_prefix),
-            "requestheader-group-headers": list(&args.requestheader_group_headers),
-            "requestheader-uid-headers": list(&args.requestheader_uid_headers),
-            "requestheader-username-headers": list(&args.requestheader_username_headers),
-        },
+        "metadata": {"name": AUTHENTICATION, "namespace": "kube-system"},
+        "data": super::trust::combined(&Value::Null, &data, proto::time::Timestamp::now().seconds),
     })
 }
 

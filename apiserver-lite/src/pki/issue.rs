@@ -322,7 +322,7 @@ pub(super) fn ensure_key(private: &Path, public: &Path) -> Result<(), PkiError> 
 }
 
 /// RFC 7468.
-fn pem(label: &str, der: &[u8]) -> String {
+pub fn pem(label: &str, der: &[u8]) -> String {
     let text = STANDARD.encode(der);
     let mut out = format!("-----BEGIN {label}-----\n");
     for at in (0..text.len()).step_by(64) {

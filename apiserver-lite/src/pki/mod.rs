@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 pub use file::{private_folder, read, tighten, write_private, write_public};
+pub(crate) use issue::pem;
 pub use issue::{Authority, Leaf, Usage};
 pub use names::{hostname, serving_names};
 
