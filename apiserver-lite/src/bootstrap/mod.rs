@@ -123,6 +123,15 @@ async fn make(server: &ApiServer, config: &Config, authorities: &Authorities) ->
     Ok(write_all(server, wanted).await)
 }
 
+/// Tells the servers of aggregated APIs whose proxies are believed by now. Who was believed before stays told.
+///
+/// # Errors
+/// When the config map cannot be written; it is tried again at the next change of it or the next start.
+pub async fn tell_authorities(server: &ApiServer, config: &Config, authorities: &Authorities) -> Result<()> {
+    let map = system::extension_authentication(config, authorities);
+    create_missing(server, ("", "v1", "configmaps"), "kube-system", &map).await
+}
+
 async fn announce_or_tell(server: &ApiServer) -> bool {
     let told = |error: &crate::status::ApiError| tracing::error!(%error, "an API version is refused and tried again");
     announce_versions(server).await.inspect_err(told).is_ok()

@@ -10,7 +10,8 @@ use ring::digest::{Context, Digest, SHA256};
 use rustls::ServerConfig as TlsConfig;
 
 use super::{
-    ServeError, certificates, client_authority, ensure_pki, kubelet_files, proxy_authority, serving_pair, tls,
+    ServeError, authorities, certificates, client_authority, ensure_pki, kubelet_files, proxy_authority, serving_pair,
+    tls,
 };
 use crate::config::Config;
 use crate::pki::Pki;
@@ -36,13 +37,29 @@ impl Keys {
         let keys = Arc::new(self);
         let (mut seen, mut looks) = (None, 0);
         loop {
+            let before = seen;
             let looked = keys.clone();
             let renews = looks == LOOKS_TO_RENEW;
             looks = if renews { 0 } else { looks + 1 };
             // A look that ended in a panic is made again.
             let look = tokio::task::spawn_blocking(move || looked.look(seen, renews)).await;
             seen = look.unwrap_or(seen);
+            if before.is_some() && seen != before {
+                keys.tell_others().await;
+            }
             tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// Tells whom the server believes by now to those who look for it in the cluster.
+    async fn tell_others(&self) {
+        let told = match authorities(&self.config, &self.pki) {
+            Ok(authorities) => crate::bootstrap::tell_authorities(&self.server, &self.config, &authorities).await,
+            // The look has said so.
+            Err(_) => return,
+        };
+        if let Err(error) = told {
+            tracing::error!(%error, "whom the server believes cannot be told in the cluster");
         }
     }
 
