@@ -191,17 +191,17 @@ impl StatefulSets {
         let by_number: HashMap<i64, &ObjectRef> = inside.iter().map(|p| (at(p), *p)).collect();
         inside.sort_by_key(|p| at(p));
         surplus.sort_by_key(|p| std::cmp::Reverse(at(p)));
-        let (mut all_healthy, mut made) = (true, 0);
+        let (mut all_healthy, mut complete, mut made) = (true, true, 0);
         for number in range.clone() {
             match by_number.get(&number).copied() {
                 // Others want work too, however many replicas somebody asks for. The new pods' news brings the next look.
                 None if made == ownership::BURST => {
-                    all_healthy = false;
+                    (all_healthy, complete) = (false, false);
                     break;
                 }
                 // Claims of an earlier pod are on their way out with it; their end brings the next look.
                 None if self.claims_stale(plan, number) => {
-                    all_healthy = false;
+                    (all_healthy, complete) = (false, false);
                     if !plan.parallel() {
                         return Ok(());
                     }
@@ -209,7 +209,7 @@ impl StatefulSets {
                 None => {
                     self.create(plan, number).await?;
                     made += 1;
-                    all_healthy = false;
+                    (all_healthy, complete) = (false, false);
                     if !plan.parallel() {
                         return Ok(());
                     }
@@ -217,7 +217,7 @@ impl StatefulSets {
                 Some(pod) if is_terminal(pod) && !pod.keys.deleting => {
                     self.say_recreated(plan, pod);
                     self.delete(plan, pod).await?;
-                    all_healthy = false;
+                    (all_healthy, complete) = (false, false);
                     if !plan.parallel() {
                         return Ok(());
                     }
@@ -254,6 +254,11 @@ impl StatefulSets {
             if !plan.parallel() {
                 return Ok(());
             }
+        }
+        if !complete {
+            // One that is missing, or was made just now, is down as well, and not among those that were looked at here. Its
+            // news brings the next look.
+            return Ok(());
         }
         self.update(plan, &inside).await
     }
@@ -497,6 +502,58 @@ mod tests {
         while next(&mut sets).is_some() {}
         client.delete_object(claims::CLAIMS, &claim, DeleteOptions::default()).await.expect("deleted");
         assert_eq!(next(&mut sets), Some(key.clone()));
+    }
+
+    /// The pod that a rolling update had just replaced was not counted as down, and the next one went before it was ready.
+    #[tokio::test]
+    async fn a_rolling_update_of_a_parallel_set_waits_for_the_pod_that_it_made() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:kube-controller-manager", "test");
+        let labels = json!({"app": "web"});
+        let spec = json!({"replicas": 3, "podManagementPolicy": "Parallel", "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}}});
+        let set = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "web"}, "spec": spec});
+        client.create(STATEFUL_SET.resource, "default", set).await.expect("a set");
+        let mut sets = StatefulSets::new(client.clone(), Recorder::start(client.clone()));
+        let mut feed = Feed::open(&server.store, &sets.watched());
+        let mut queue = Queue::default();
+        let mut look = async || {
+            feed.drain(|change| sets.observe(change, &mut queue)).expect("in time");
+            sets.sync(&Key::new("default", "web")).await.expect("it goes");
+        };
+        let images = || {
+            let image = |number: i64| {
+                let pod = client.get("pods", "default", &format!("web-{number}")).map(|pod| pod.value());
+                pod.map(|pod| pod["spec"]["containers"][0]["image"].as_str().unwrap_or_default().to_owned())
+            };
+            [0, 1, 2].map(|number| image(number).unwrap_or_default())
+        };
+        let start = async |name: &str| {
+            let started = client.update_status("pods", "default", name, |pod| {
+                pod["status"]["phase"] = "Running".into();
+                pod["status"]["conditions"] = json!([{"type": "Ready", "status": "True"}]);
+                Ok(())
+            });
+            started.await.expect("written");
+        };
+        look().await;
+        assert_eq!(images(), ["i:1", "i:1", "i:1"]);
+        for name in ["web-0", "web-1", "web-2"] {
+            start(name).await;
+        }
+        let newer = client.update(STATEFUL_SET.resource, "default", "web", |set| {
+            set["spec"]["template"]["spec"]["containers"][0]["image"] = "i:2".into();
+            Ok(())
+        });
+        newer.await.expect("written");
+        // Nobody plays the node: pods are gone as soon as they are deleted.
+        for expected in [["i:1", "i:1", ""], ["i:1", "i:1", "i:2"], ["i:1", "i:1", "i:2"]] {
+            look().await;
+            assert_eq!(images(), expected);
+        }
+        start("web-2").await;
+        look().await;
+        assert_eq!(images(), ["i:1", "", "i:2"]);
     }
 
     #[test]
