@@ -2,23 +2,22 @@
 //!
 //! For each node, what its pods use and what its VolumeAttachments say are compared: missing ones are made, the driver's
 //! own attacher does the rest. One that no pod uses goes once the node says that it has let go of the volume
-//! (`volumesInUse`), or the node is gone. Volumes of drivers that need no attaching (`attachRequired: false`) are none
-//! of its business.
-//!
-//! Limit: a node that is down keeps its volumes until it is deleted or tainted `out-of-service`.
+//! (`volumesInUse`), or the node is gone or `out-of-service`; a node that is not ready keeps it for [`LONGEST_HOLD`].
+//! Volumes of drivers that need no attaching (`attachRequired: false`) are none of its business.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::events::Recorder;
 use super::feed::Change;
 use super::index::Index;
 use super::ownership::done;
 use super::podgc::OUT_OF_SERVICE;
-use super::pods::{PodDigest, is_terminal};
+use super::pods::{PodDigest, condition, is_terminal};
 use super::queue::Queue;
 use super::runner::Controller;
 use crate::client::{Client, unchanged};
@@ -31,6 +30,8 @@ const DRIVERS: &str = "csidrivers.storage.k8s.io";
 const CLAIMS: &str = "persistentvolumeclaims";
 const VOLUMES: &str = "persistentvolumes";
 const COMPONENT: &str = "attachdetach-controller";
+/// How long a node that is not ready keeps a volume that no pod uses any more, as upstream's `maxWaitForUnmountDuration`.
+const LONGEST_HOLD: Duration = Duration::from_secs(360);
 
 /// A volume that a node is to have.
 struct Wanted {
@@ -52,12 +53,14 @@ pub struct AttachDetach {
     attachments: Index,
     /// Nodes whose pods wait for something that is not there yet.
     waiting: HashSet<Box<str>>,
+    /// Since when no pod uses an attachment, by its name.
+    unwanted: HashMap<Box<str>, Instant>,
 }
 
 impl AttachDetach {
     pub fn new(client: Client, recorder: Recorder) -> Self {
         let (pods, attachments) = (Index::default(), Index::default());
-        AttachDetach { client, recorder, pods, attachments, waiting: HashSet::new() }
+        AttachDetach { client, recorder, pods, attachments, waiting: HashSet::new(), unwanted: HashMap::new() }
     }
 }
 
@@ -79,6 +82,20 @@ fn uses_claims(pod: &ObjectRef) -> bool {
 /// Whether the node says that it holds a volume.
 fn in_use(node: &Value, unique: &str) -> bool {
     node["status"]["volumesInUse"].as_array().is_some_and(|list| list.iter().any(|v| v == unique))
+}
+
+fn is_ready(node: &Value) -> bool {
+    condition(node, "Ready").is_some_and(|c| c["status"] == "True")
+}
+
+/// How much longer a node keeps a volume that no pod has used for a while; None when it has let go of it, or nobody waits
+/// for that any more. A node that is ready keeps it as long as it says so.
+fn hold(node: &Value, unique: &str, unused: Duration) -> Option<Duration> {
+    if !in_use(node, unique) || is_out_of_service(node) {
+        return None;
+    }
+    let left = LONGEST_HOLD.saturating_sub(unused);
+    (is_ready(node) || !left.is_zero()).then_some(left)
 }
 
 /// Nobody is there to let go of volumes any more.
@@ -112,13 +129,16 @@ impl Controller for AttachDetach {
                 // Of an attachment everything but its status is fixed.
                 let node: Box<str> = text(&object.value()["spec"], "nodeName").into();
                 self.attachments.observe(change, |_| Some(&*node));
+                if change.deleted() {
+                    self.unwanted.remove(&object.key.name);
+                }
                 queue.add(node.clone());
                 self.queue_waiting(queue);
             }
             2 => {
                 let seen = |node: &ObjectRef| {
                     let value = node.value();
-                    (value["status"]["volumesInUse"].clone(), is_out_of_service(&value))
+                    (value["status"]["volumesInUse"].clone(), is_out_of_service(&value), is_ready(&value))
                 };
                 if change.deleted() || change.previous.map(seen) != Some(seen(object)) {
                     queue.add(object.key.name.clone());
@@ -144,7 +164,7 @@ impl Controller for AttachDetach {
             }
         }
         let object = self.client.get("nodes", "", node).map(|n| n.value());
-        let mut attached = Vec::new();
+        let (mut attached, mut again) = (Vec::new(), None);
         for (name, attachment) in &present {
             let value = attachment.value();
             let unique = match wanted.get(&**name) {
@@ -154,14 +174,23 @@ impl Controller for AttachDetach {
             if value["status"]["attached"] == true {
                 attached.push(unique.clone());
             }
-            if wanted.contains_key(&**name) || attachment.keys.deleting || !name.starts_with("csi-") {
+            if wanted.contains_key(&**name) {
+                self.unwanted.remove(name);
                 continue;
             }
-            let held = object.as_ref().is_some_and(|node| in_use(node, &unique) && !is_out_of_service(node));
             // While it is not known what pods want, nothing is taken from them.
-            if !held && complete {
-                let deleted = self.client.delete(ATTACHMENTS, "", name, &DeleteOptions::default()).await;
-                done(deleted)?;
+            if attachment.keys.deleting || !name.starts_with("csi-") || !complete {
+                continue;
+            }
+            let unused = self.unwanted.entry(name.clone()).or_insert_with(Instant::now).elapsed();
+            match object.as_ref().and_then(|node| hold(node, &unique, unused)) {
+                // Of a node that is ready now, what it says later tells.
+                Some(Duration::ZERO) => {}
+                Some(left) => again = Some(again.map_or(left, |least: Duration| least.min(left))),
+                None => {
+                    let deleted = self.client.delete(ATTACHMENTS, "", name, &DeleteOptions::default()).await;
+                    done(deleted)?;
+                }
             }
         }
         if object.is_some() {
@@ -171,7 +200,7 @@ impl Controller for AttachDetach {
             true => self.waiting.insert(node.clone()),
             false => self.waiting.remove(node),
         };
-        Ok(None)
+        Ok(again)
     }
 }
 
@@ -284,12 +313,71 @@ impl AttachDetach {
 
 #[cfg(test)]
 mod tests {
+    use super::super::feed::Feed;
     use super::*;
 
     #[test]
     fn the_name_of_an_attachment_is_what_the_node_computes() {
         let of_abc = "csi-ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(attachment_name("a", "b", "c"), of_abc);
+    }
+
+    /// A node that was down kept the volumes of pods that were gone until somebody removed or tainted it.
+    #[tokio::test]
+    async fn a_node_that_is_down_keeps_a_volume_that_nobody_uses_for_six_minutes() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:kube-controller-manager", "test");
+        let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+            "csi": {"driver": "d.example.com", "volumeHandle": "h"}}});
+        client.create(VOLUMES, "", volume).await.expect("a volume");
+        let name = attachment_name("h", "d.example.com", "n");
+        let spec = json!({"attacher": "d.example.com", "nodeName": "n", "source": {"persistentVolumeName": "v"}});
+        let attachment = json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+            "metadata": {"name": name}, "spec": spec});
+        client.create(ATTACHMENTS, "", attachment).await.expect("an attachment");
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "status": {
+            "volumesInUse": ["kubernetes.io/csi/d.example.com^h"], "conditions": [{"type": "Ready", "status": "True"}]}});
+        client.create("nodes", "", node).await.expect("a node");
+
+        let mut controller = AttachDetach::new(client.clone(), Recorder::start(client.clone()));
+        let mut feed = Feed::open(&server.store, &controller.watched());
+        let mut queue = Queue::default();
+        let is_there = || client.get(ATTACHMENTS, "", &name).is_some();
+        tokio::time::pause();
+        let mut look = async || {
+            feed.drain(|change| controller.observe(change, &mut queue)).expect("in time");
+            let is_queued = queue.pop(Instant::now()).is_some_and(|key| {
+                queue.done(&key);
+                &*key == "n"
+            });
+            (is_queued, controller.sync(&"n".into()).await.expect("it goes"))
+        };
+        let (_, again) = look().await;
+        assert!(again.is_some_and(|again| again <= LONGEST_HOLD) && is_there());
+        tokio::time::advance(LONGEST_HOLD).await;
+        assert_eq!(look().await.1, None);
+        assert!(is_there(), "the node is ready");
+        let lost = client.update_status("nodes", "", "n", |node| {
+            node["status"]["conditions"][0]["status"] = "Unknown".into();
+            Ok(())
+        });
+        lost.await.expect("written");
+        assert!(look().await.0, "it is looked at again for that");
+        assert!(!is_there());
+    }
+
+    #[test]
+    fn what_a_node_holds_is_waited_for_as_long_as_it_may_let_go_of_it() {
+        let mut node = json!({"status": {"volumesInUse": ["v"], "conditions": [{"type": "Ready", "status": "False"}]}});
+        let minute = Duration::from_secs(60);
+        assert_eq!(hold(&node, "v", minute), Some(LONGEST_HOLD - minute));
+        assert_eq!(hold(&node, "v", LONGEST_HOLD), None);
+        assert_eq!(hold(&node, "another", minute), None);
+        node["status"]["conditions"][0]["status"] = "True".into();
+        assert_eq!(hold(&node, "v", 9 * LONGEST_HOLD), Some(Duration::ZERO));
+        node["spec"]["taints"] = json!([{"key": OUT_OF_SERVICE}]);
+        assert_eq!(hold(&node, "v", minute), None);
     }
 
     #[test]
