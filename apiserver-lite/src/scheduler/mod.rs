@@ -244,7 +244,8 @@ impl Scheduler {
             self.queue.remove(uid);
             self.nominated.remove(uid);
             let digest = PodDigest::of(object);
-            let known = self.cluster.pod(uid).filter(|known| {
+            let before = self.cluster.pod(uid).cloned();
+            let known = before.as_ref().is_some_and(|known| {
                 known.generation == digest.generation
                     && known.object.keys.labels == object.keys.labels
                     && known.object.keys.deleting == object.keys.deleting
@@ -252,10 +253,13 @@ impl Scheduler {
                     && !digest.resized
                     && self.cluster.node(node).is_some_and(|n| n.pods.contains_key(uid))
             });
-            if known.is_none() {
-                self.cluster.place(Arc::new(PodInfo::read(object)), node);
-                // A new pod on a node can be what others want to be near to.
-                self.queue.awaken_all(|pod| !pod.affinity.is_empty());
+            if !known {
+                let now = Arc::new(PodInfo::read(object));
+                self.cluster.place(now.clone(), node);
+                match before {
+                    Some(before) if now.requests.lacks(&before.requests) => self.queue.awaken_all(|_| true),
+                    before => self.awaken_by(before.as_deref(), &now),
+                }
             }
             return;
         }
@@ -277,6 +281,17 @@ impl Scheduler {
         } else {
             self.queue.set(Arc::new(pod));
         }
+    }
+
+    /// A pod came to a node or changed there. Those that wait for anything else than for pods like it sleep on: of many
+    /// alike that come one after the other, each would awaken all that wait.
+    fn awaken_by(&mut self, before: Option<&PodInfo>, now: &PodInfo) {
+        let (store, before, now) = (self.client.store(), before.map(|before| &before.object), &now.object);
+        let is_same = |b: &ObjectRef| b.keys.labels == now.keys.labels && b.keys.deleting == now.keys.deleting;
+        if before.is_some_and(is_same) {
+            return;
+        }
+        self.queue.awaken_all(|waiting| topology::may_help(store, waiting, before, now));
     }
 
     /// Tries to find a node for a pod.
@@ -445,6 +460,7 @@ impl Scheduler {
         self.devices.forget(uid);
         let Err(error) = outcome.result else {
             self.queue.remove(uid);
+            self.awaken_by(None, &outcome.pod);
             return;
         };
         // What it would have had is free again.

@@ -66,6 +66,14 @@ impl Resources {
         self.combine(less, i64::saturating_sub);
     }
 
+    /// Whether it is less of anything.
+    pub fn lacks(&self, of: &Resources) -> bool {
+        self.milli_cpu < of.milli_cpu
+            || self.memory < of.memory
+            || self.ephemeral_storage < of.ephemeral_storage
+            || of.others.iter().any(|(name, amount)| self.other(name) < *amount)
+    }
+
     /// The larger amount of each.
     pub fn raise_to(&mut self, least: &Resources) {
         self.combine(least, i64::max);

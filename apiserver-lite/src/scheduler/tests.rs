@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::store::{Encoded, Expect, Key, ObjectRef, Store, Write};
+use crate::store::{Encoded, EventKind, Expect, Key, ObjectRef, Store, Write};
 
 pub fn object(plural: &str, value: Value) -> ObjectRef {
     let (_, key, encoded) = encoded("", plural, value);
@@ -215,6 +215,94 @@ async fn pods_are_tried_by_importance_and_not_again_before_their_backoff() {
     queue.awaken_all(|_| true);
     assert_eq!(names(queue.pop(start)), None, "its last attempt is too recent");
     assert_eq!(names(queue.pop(start + Duration::from_secs(1))).as_deref(), Some("first"));
+}
+
+/// A scheduler that nobody runs, with what its bindings hold.
+pub async fn scheduler() -> (Scheduler, mpsc::Receiver<()>) {
+    let server = crate::serve::testing::server().await;
+    let client = Client::new(server, "system:kube-scheduler", "test");
+    let (binding, all_bound) = mpsc::channel(1);
+    let features = Features { shares: true, conditions: true, nominates: true };
+    (Scheduler::new(client.clone(), Recorder::start(client), features, binding), all_bound)
+}
+
+/// Tells a scheduler of a pod.
+pub fn tell(scheduler: &mut Scheduler, kind: EventKind, pod: &ObjectRef) {
+    scheduler.observe(Change { resource: PODS, kind, object: pod, previous: None });
+}
+
+/// Pods that could go somewhere because of others waited for five minutes.
+#[tokio::test]
+async fn pods_that_wait_for_others_are_tried_again_when_those_come_or_change() {
+    let (mut scheduler, _) = scheduler().await;
+    scheduler.cluster.set_node(&object("nodes", node("a", "4", "x")));
+    let term = |app: &str| json!([{"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": "zone"}]);
+    let waiting = |name: &str, spec: &Value| {
+        let mut pod = pod(name, "1");
+        pod["spec"]["schedulerName"] = NAME.into();
+        pod["metadata"]["labels"] = json!({"app": "waiting"});
+        for (key, value) in spec.as_object().into_iter().flatten() {
+            pod["spec"][key] = value.clone();
+        }
+        object("pods", pod)
+    };
+    const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+    let spread = |when: &str| {
+        json!([{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": when,
+            "labelSelector": {"matchLabels": {"app": "a"}}}])
+    };
+    let all = [
+        waiting("even", &json!({"topologySpreadConstraints": spread("DoNotSchedule")})),
+        waiting("patient", &json!({"topologySpreadConstraints": spread("ScheduleAnyway")})),
+        waiting("shy", &json!({"affinity": {"podAntiAffinity": {REQUIRED: term("a")}}})),
+        waiting("social", &json!({"affinity": {"podAffinity": {REQUIRED: term("a")}}})),
+        waiting("stranger", &json!({"affinity": {"podAffinity": {REQUIRED: term("b")}}})),
+    ];
+    // Who is tried again, now or once the wait since the last attempt is over; then all wait once more.
+    let mut late = Instant::now();
+    let mut tried = |scheduler: &mut Scheduler| {
+        late += Duration::from_secs(11);
+        let mut names = Vec::new();
+        while let Some(pod) = scheduler.queue.pop(late) {
+            names.push(pod.object.key.name.to_string());
+            scheduler.queue.park(&pod.object.keys.uid);
+        }
+        names.sort();
+        names
+    };
+    for pod in &all {
+        tell(&mut scheduler, EventKind::Added, pod);
+    }
+    assert_eq!(tried(&mut scheduler).len(), all.len());
+    let there = |app: &str, cpu: &str, generation: i64, deleting: bool| {
+        let mut pod = pod("there", cpu);
+        pod["spec"]["nodeName"] = "a".into();
+        pod["metadata"]["labels"]["app"] = app.into();
+        pod["metadata"]["generation"] = generation.into();
+        if deleting {
+            pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        }
+        object("pods", pod)
+    };
+    let mut started = there("a", "2", 1, false).value();
+    started["status"]["startTime"] = "2026-01-01T00:00:00Z".into();
+    let steps = [
+        (there("a", "2", 1, false), vec!["even", "social"], "it comes"),
+        (object("pods", started), vec![], "it starts"),
+        (there("c", "2", 2, false), vec!["even", "shy"], "it is no longer avoided"),
+        (there("a", "2", 3, false), vec!["even", "social"], "it is wanted again"),
+        (there("a", "1", 4, false), vec!["even", "patient", "shy", "social", "stranger"], "it takes less"),
+        (there("a", "1", 5, true), vec!["even"], "it goes"),
+    ];
+    for (pod, expected, what) in steps {
+        tell(&mut scheduler, EventKind::Modified, &pod);
+        assert_eq!(tried(&mut scheduler), expected, "{what}");
+    }
+    // One that was placed from here is known before it is bound.
+    let own = read(pod("own", "1"));
+    scheduler.cluster.place(own.clone(), "a");
+    scheduler.finish(Outcome { pod: own, result: Ok(()) });
+    assert_eq!(tried(&mut scheduler), ["even", "social"]);
 }
 
 #[test]

@@ -155,6 +155,20 @@ impl<'a> Topology<'a> {
     }
 }
 
+/// Whether a pod that came to a node, or is another there than `before`, can let a pod fit that waits: it is one that the
+/// other wants to be near to, or no longer one that it avoids, or counts otherwise where the other is spread.
+pub fn may_help(store: &Store, waiting: &PodInfo, before: Option<&ObjectRef>, now: &ObjectRef) -> bool {
+    let is_meant = |term: &PodTerm, pod: &ObjectRef| term.matches(pod, || namespace_of(store, pod));
+    let was_meant = |term: &PodTerm| before.is_some_and(|before| is_meant(term, before));
+    let counted = |spread: &Spread, pod: &ObjectRef| counts_for(waiting, spread, pod);
+    waiting.affinity.iter().any(|term| is_meant(term, now) && !was_meant(term))
+        || waiting.anti_affinity.iter().any(|term| was_meant(term) && !is_meant(term, now))
+        || waiting.spread.iter().filter(|spread| spread.required).any(|spread| {
+            let did = before.is_some_and(|before| counted(spread, before));
+            did != counted(spread, now)
+        })
+}
+
 fn other_key<'a>(term: &'a PodTerm, node: &'a NodeInfo) -> Option<Place<'a>> {
     Some((&term.topology_key, node.label(&term.topology_key)?))
 }
@@ -184,11 +198,14 @@ fn takes_part(node: &NodeInfo, pod: &PodInfo, constraint: &Spread) -> bool {
 }
 
 fn matching(node: &NodeInfo, pod: &PodInfo, constraint: &Spread, without: &[&str]) -> i64 {
-    let others = node.pods.values().map(|p| &p.object).filter(|o| {
-        o.key.namespace == pod.object.key.namespace
-            && !o.keys.deleting
-            && !without.contains(&&*o.keys.uid)
-            && constraint.selector.matches(&o.keys.labels)
-    });
+    let others = node.pods.values().map(|p| &p.object);
+    let others = others.filter(|o| counts_for(pod, constraint, o) && !without.contains(&&*o.keys.uid));
     i64::try_from(others.count()).unwrap_or(i64::MAX)
+}
+
+/// Whether a pod is one of those that another is spread among.
+fn counts_for(pod: &PodInfo, constraint: &Spread, other: &ObjectRef) -> bool {
+    other.key.namespace == pod.object.key.namespace
+        && !other.keys.deleting
+        && constraint.selector.matches(&other.keys.labels)
 }
