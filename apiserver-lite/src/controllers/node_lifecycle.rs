@@ -53,12 +53,11 @@ pub struct NodeLifecycle {
 
 struct Seen {
     heard: Instant,
-    /// Status of the condition Ready when last looked at.
-    ready: Option<bool>,
-    /// The same as it is now; a node that never said anything is not ready.
+    /// Whether the condition Ready is true; a node that never said anything is not ready.
     is_ready: bool,
     zone: Zone,
-    /// Its pods are to be marked as not ready.
+    /// It was ready when it was lost, and its pods are still to be marked as not ready. Of a node that says itself that it
+    /// is not ready, the agent still tells how its pods are.
     unmarked: bool,
 }
 
@@ -134,7 +133,7 @@ impl Controller for NodeLifecycle {
                 match self.nodes.get_mut(&key.name) {
                     Some(node) => (node.heard, node.is_ready, node.zone) = (now, is_ready, zone),
                     None => {
-                        let seen = Seen { heard: now, ready: None, is_ready, zone, unmarked: false };
+                        let seen = Seen { heard: now, is_ready, zone, unmarked: false };
                         self.nodes.insert(key.name.clone(), seen);
                         let text = format!("Node {0} event: Registered Node {0} in Controller", key.name);
                         self.recorder.say(COMPONENT, ("Node", "v1", change.object), "RegisteredNode", text);
@@ -160,21 +159,25 @@ impl Controller for NodeLifecycle {
         let Some(heard) = self.nodes.get(name).map(|n| n.heard) else { return Ok(None) };
         let mut value = object.value();
         let grace = if condition(&value, "Ready").is_some() { GRACE } else { STARTUP_GRACE };
-        let silent = heard.elapsed();
+        let (silent, mut lost) = (heard.elapsed(), false);
         if silent >= grace && condition(&value, "Ready").is_none_or(|c| c["status"] != "Unknown") {
             let written = self.client.update_status("nodes", "", name, |node| {
+                lost = condition(node, "Ready").is_some_and(|c| c["status"] == "True");
                 lose(node);
                 Ok(())
             });
             value = written.await?.value();
         }
+        if lost {
+            let text = format!("Node {name} status is now: NodeNotReady");
+            self.recorder.say(COMPONENT, ("Node", "v1", &object), "NodeNotReady", text);
+        }
         let status = condition(&value, "Ready").map(|c| c["status"].as_str().unwrap_or_default().to_owned());
         let ready = status.as_deref() == Some("True");
-        let before = self.nodes.get_mut(name).and_then(|n| {
-            n.is_ready = ready;
-            n.unmarked = !ready && (n.unmarked || n.ready == Some(true));
-            n.ready.replace(ready)
-        });
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.is_ready = ready;
+            node.unmarked = !ready && (node.unmarked || lost);
+        }
         let any_ready = self.is_any_ready();
         // One taint for the other is no further eviction.
         let (evict, later) = match (any_ready && !ready && status.is_some(), evicts(&value)) {
@@ -199,10 +202,6 @@ impl Controller for NodeLifecycle {
         match written.await {
             Err(error) if error.code() != 304 => return Err(error),
             _ => {}
-        }
-        if before == Some(true) && !ready {
-            let text = format!("Node {name} status is now: NodeNotReady");
-            self.recorder.say(COMPONENT, ("Node", "v1", &object), "NodeNotReady", text);
         }
         if self.nodes.get(name).is_some_and(|n| n.unmarked) {
             self.mark_pods(name).await?;
@@ -371,6 +370,45 @@ mod tests {
         assert_eq!(queue.pop(Instant::now()).as_deref(), Some("well"));
         assert_eq!(queue.pop(Instant::now()).as_deref(), None, "they may be well soon");
         assert_eq!(queue.pop(Instant::now() + PERIOD).as_deref(), Some("lost"));
+    }
+
+    /// The pods of a node that told of a fault of its own counted as not ready, though the agent said that they were.
+    #[tokio::test]
+    async fn pods_are_marked_when_their_node_is_lost_and_not_when_it_says_that_it_is_not_ready() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:kube-controller-manager", "test");
+        let mut lifecycle = NodeLifecycle::new(client.clone(), Recorder::start(client.clone()));
+        let mut feed = Feed::open(&server.store, &lifecycle.watched());
+        let mut queue = Queue::default();
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
+        client.create("nodes", "", node).await.expect("a node");
+        let spec = json!({"nodeName": "n", "containers": [{"name": "c", "image": "i"}]});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec});
+        client.create("pods", "default", pod).await.expect("a pod");
+        let tell = async |resource: &str, namespace: &str, name: &str, ready: &str| {
+            let written = client.update_status(resource, namespace, name, |object| {
+                object["status"]["conditions"] = json!([{"type": "Ready", "status": ready}]);
+                Ok(())
+            });
+            written.await.expect("written");
+        };
+        let is_ready = || {
+            let pod = client.get("pods", "default", "p").expect("it is there").value();
+            condition(&pod, "Ready").is_some_and(|c| c["status"] == "True")
+        };
+        tell("pods", "default", "p", "True").await;
+        let mut look = async |silent: Duration| {
+            feed.drain(|change| lifecycle.observe(change, &mut queue)).expect("in time");
+            let seen = lifecycle.nodes.get_mut("n").expect("it was told of");
+            seen.heard = seen.heard.checked_sub(silent).expect("long ago");
+            lifecycle.sync(&"n".into()).await.expect("it goes");
+        };
+        for (status, silent, ready) in [("True", 0, true), ("False", 0, true), ("False", 50, true), ("True", 50, false)]
+        {
+            tell("nodes", "", "n", status).await;
+            look(Duration::from_secs(silent)).await;
+            assert_eq!(is_ready(), ready, "{status} {silent}");
+        }
     }
 
     #[test]
