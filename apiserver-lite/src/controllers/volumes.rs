@@ -49,6 +49,8 @@ pub struct Lying {
 /// What an unbound claim could have.
 #[derive(Debug)]
 pub struct Candidates {
+    /// The claim's name.
+    pub claim: Box<str>,
     /// What the claim asks for.
     pub size: Quantity,
     /// The volumes that fit, the best first.
@@ -57,6 +59,15 @@ pub struct Candidates {
     pub made: Option<Provision>,
     /// The node that one is being made for already, and the only one then.
     pub promised: Option<Box<str>>,
+}
+
+/// What a claim of a pod gets on the pod's node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// The claim's name.
+    pub claim: Box<str>,
+    /// A volume that is there; None for one that is made.
+    pub volume: Option<Box<str>>,
 }
 
 /// What each of some unbound claims, told with their classes, could have. Volumes are read once for all of them.
@@ -86,6 +97,7 @@ pub fn candidates(store: &Store, claims: &[(Arc<Value>, Arc<Value>)]) -> Vec<Can
         fitting.retain(|_| promised.is_none());
         fitting.sort_by_key(|(rank, _)| *rank);
         out.push(Candidates {
+            claim: claim["metadata"]["name"].as_str().unwrap_or_default().into(),
             size: wanted(claim),
             lying: fitting.into_iter().map(|(_, lying)| lying).collect(),
             made,
@@ -166,60 +178,59 @@ pub fn is_bound(claim: &Value) -> bool {
     volume_of(claim).is_some() && !claim["metadata"]["annotations"][COMPLETED].is_null()
 }
 
-/// Has the volumes of a pod's claims chosen or made for its node, and waits for them.
+fn read_claim(client: &Client, namespace: &str, name: &str) -> Result<Value> {
+    let claim = client.get(CLAIMS, namespace, name).ok_or_else(|| ApiError::not_found("", CLAIMS, name))?;
+    Ok(claim.value())
+}
+
+/// Has a pod's claims given the volumes that were chosen for its node, or has those made.
+///
+/// # Errors
+/// When a claim or a volume is gone, or the volume is another claim's.
+pub async fn give(client: &Client, namespace: &str, choices: &[Choice], node: &str) -> Result<()> {
+    for Choice { claim: name, volume } in choices {
+        let claim = read_claim(client, namespace, name)?;
+        // It has what it names, or the binder is about to give it that.
+        if volume_of(&claim).is_some() {
+            continue;
+        }
+        if let Some(volume) = volume {
+            let found = client.get(VOLUMES, "", volume).ok_or_else(|| ApiError::not_found("", VOLUMES, volume))?;
+            // The binder does the rest, as for any volume that refers to a claim.
+            refer(client, &found, &claim).await?;
+            continue;
+        }
+        let written = client.update(CLAIMS, namespace, name, |value| {
+            if promised(value) == Some(node) {
+                return Err(unchanged());
+            }
+            value["metadata"]["annotations"][SELECTED_NODE] = node.into();
+            Ok(())
+        });
+        done(written.await.map(|_| ()))?;
+    }
+    Ok(())
+}
+
+/// Waits until a pod's claims have what [`give`] gave them.
 ///
 /// # Errors
 /// When a claim is gone or is not bound after ten minutes, or what it is bound to cannot be used on the node.
-pub async fn prepare(client: &Client, pod: &ObjectRef, claims: &[Box<str>], node: &str) -> Result<()> {
-    let namespace = &pod.key.namespace;
-    let read_claim = |name: &str| -> Result<Value> {
-        let claim = client.get(CLAIMS, namespace, name).ok_or_else(|| ApiError::not_found("", CLAIMS, name))?;
-        Ok(claim.value())
-    };
+pub async fn wait(client: &Client, namespace: &str, choices: &[Choice], node: &str) -> Result<()> {
     let read_node = || client.get("nodes", "", node).ok_or_else(|| ApiError::not_found("", "nodes", node));
     let failed = |why: String| ApiError::new(500, "", format!("binding volumes: {why}"));
     let mut feed = Feed::open(client.store(), &[CLAIMS.into()]);
-    let mut waiting = Vec::new();
-    for name in claims {
-        let claim = read_claim(name)?;
-        if !is_bound(&claim) {
-            waiting.push((name, claim));
-        }
-    }
-    // In the order in which the scheduler looked for the node.
-    waiting.sort_by_key(|(_, claim)| wanted(claim));
-    let mut made = Vec::new();
-    let at = read_node()?;
-    // The binder is about to give the others what they name.
-    for (name, claim) in waiting.iter().filter(|(_, claim)| volume_of(claim).is_none()) {
-        let lying = || choose(client.store(), claim, Some(&at));
-        match promised(claim).is_none().then(lying).flatten() {
-            // The binder does the rest, as for any volume that refers to a claim.
-            Some(volume) => refer(client, &volume, claim).await?,
-            None => {
-                made.push(*name);
-                let written = client.update(CLAIMS, namespace, name, |value| {
-                    if promised(value) == Some(node) {
-                        return Err(unchanged());
-                    }
-                    value["metadata"]["annotations"][SELECTED_NODE] = node.into();
-                    Ok(())
-                });
-                done(written.await.map(|_| ()))?;
-            }
-        }
-    }
     let all_bound = async {
         loop {
             let (mut waits, at) = (false, read_node()?);
-            for (name, _) in &waiting {
-                let claim = read_claim(name)?;
-                let bound = is_bound(&claim);
+            for Choice { claim: name, volume } in choices {
+                let claim = read_claim(client, namespace, name)?;
+                let (bound, named) = (is_bound(&claim), volume_of(&claim));
                 // The provisioner's word that it cannot be done there: the pod is to go elsewhere.
-                if !bound && made.contains(name) && promised(&claim) != Some(node) {
+                if volume.is_none() && named.is_none() && promised(&claim) != Some(node) {
                     return Err(failed(format!("provisioning failed for PVC {}", quote(name))));
                 }
-                let volume = volume_of(&claim).and_then(|volume| client.get(VOLUMES, "", volume));
+                let volume = named.and_then(|volume| client.get(VOLUMES, "", volume));
                 // It may have been made elsewhere, or the node is no longer what it was.
                 if let Some(volume) = volume.as_ref().filter(|volume| !reaches(&volume.without_owners(), &at)) {
                     let (volume, node) = (quote(&volume.key.name), quote(node));

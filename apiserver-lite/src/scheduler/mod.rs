@@ -50,12 +50,13 @@ use self::queue::SchedulingQueue;
 pub(crate) use self::resources::requested;
 use self::spreading::Likeness;
 use self::topology::Topology;
-use self::volumes::Volumes;
+use self::volumes::{Volumes, VolumesUnderWay};
 use crate::client::Client;
 use crate::components::Pulse;
 use crate::controllers::events::{Recorder, Report, Reporter};
 use crate::controllers::feed::{Change, Feed};
 use crate::controllers::pods::{PodDigest, is_terminal};
+use crate::controllers::volumes::{self as claimed, Choice};
 use crate::selectors::LabelSelector;
 use crate::status::ApiError;
 use crate::store::{ObjectRef, ResourceId};
@@ -72,7 +73,8 @@ pub async fn run(client: Client, recorder: Recorder, features: Features, pulse: 
         let (binding, mut all_bound) = mpsc::channel(1);
         let scheduler = Scheduler::new(client.clone(), recorder.clone(), features, binding);
         let ended = tokio::spawn(scheduler.follow(pulse.clone())).await;
-        // Bindings under way take room and devices that only this scheduler knew of: the next one must see them written.
+        // Bindings under way take room, volumes and devices that only this scheduler knew of: the next one must see them
+        // written.
         while all_bound.recv().await.is_some() {}
         if let Err(error) = ended {
             if error.is_cancelled() {
@@ -100,8 +102,9 @@ struct Scheduler {
     nominated: HashMap<Box<str>, Box<str>>,
     /// What makes pods alike that are spread without saying so.
     likeness: Likeness,
-    /// Devices that bindings under way take.
+    /// Devices and volumes that bindings under way take.
     devices: UnderWay,
+    volumes: VolumesUnderWay,
     outcomes: mpsc::Sender<Outcome>,
     outcomes_in: mpsc::Receiver<Outcome>,
     /// Held by each binding until it is written.
@@ -147,6 +150,7 @@ impl Scheduler {
             nominated: HashMap::new(),
             likeness: Likeness::default(),
             devices: UnderWay::default(),
+            volumes: VolumesUnderWay::default(),
             outcomes,
             outcomes_in,
             binding,
@@ -230,8 +234,9 @@ impl Scheduler {
 
     fn observe_pod(&mut self, change: Change<'_>) {
         let object = change.object;
-        let uid = &object.keys.uid;
-        if change.deleted() || is_terminal(object) {
+        let (uid, node) = (&object.keys.uid, object.field("spec.nodeName"));
+        let ends = change.deleted() || is_terminal(object);
+        if ends {
             self.queue.remove(uid);
             let waited = self.nominated.remove(uid).is_some();
             if self.cluster.remove_pod(uid) || waited {
@@ -239,7 +244,6 @@ impl Scheduler {
             }
             return;
         }
-        let node = object.field("spec.nodeName");
         if !node.is_empty() {
             self.queue.remove(uid);
             self.nominated.remove(uid);
@@ -307,10 +311,11 @@ impl Scheduler {
             let not_helpful = unavailable(total, (0..total).map(|_| NOT_HELPFUL.into()));
             format!("{} {NO_CLAIMS}preemption: {not_helpful}", unavailable_for(total, reason))
         };
-        let volumes = match Volumes::read(store, &self.cluster, pod) {
+        let mut volumes = match Volumes::read(store, &self.cluster, pod) {
             Ok(volumes) => volumes,
             Err(reason) => return self.give_up(pod, nowhere(&reason), None),
         };
+        volumes.heed(&self.volumes);
         let claims = match Claims::read(store, pod, &self.devices, self.features) {
             Ok(claims) => claims,
             Err(reason) => return self.give_up(pod, nowhere(&reason), None),
@@ -349,7 +354,8 @@ impl Scheduler {
             let devices = found.remove(&*node).unwrap_or_default();
             let at = self.cluster.node(&node);
             let reservation = at.map(|at| claims.reserve(pod, at, &devices, &mut self.devices)).unwrap_or_default();
-            return self.assume(pod, &node, volumes.waits(), reservation);
+            let choices = at.map(|at| volumes.choose(at)).unwrap_or_default();
+            return self.assume(pod, &node, choices, reservation);
         }
         let nominated = self.nominated.get(uid).cloned();
         let summary = unavailable(total, refused.iter().flat_map(|(_, r)| r.reasons.iter().cloned()));
@@ -401,22 +407,24 @@ impl Scheduler {
     }
 
     /// Counts the pod as being on the node and has that written.
-    fn assume(&mut self, pod: &Arc<PodInfo>, node: &str, waits: bool, mut reservation: Reservation) {
+    fn assume(&mut self, pod: &Arc<PodInfo>, node: &str, choices: Vec<Choice>, mut reservation: Reservation) {
         self.cluster.place(pod.clone(), node);
+        self.volumes.take(pod, node, &choices);
         let binding = self.binding.clone();
         let (client, recorder, outcomes) = (self.client.clone(), self.recorder.clone(), self.outcomes.clone());
         let (pod, node) = (pod.clone(), node.to_owned());
-        let nominates = self.features.nominates && (waits || !reservation.is_empty());
+        let nominates = self.features.nominates && !(choices.is_empty() && reservation.is_empty());
         tokio::spawn(async move {
             if nominates {
                 // Others that place pods, or make nodes for them, see at once where it is going.
                 nominate(&client, &pod.object, Some(&node)).await;
             }
-            let ready = match waits {
-                true => crate::controllers::volumes::prepare(&client, &pod.object, &pod.claims, &node).await,
-                false => Ok(()),
+            let namespace = &pod.object.key.namespace;
+            let bound = match claimed::give(&client, namespace, &choices, &node).await {
+                Ok(()) if !choices.is_empty() => claimed::wait(&client, namespace, &choices, &node).await,
+                given => given,
             };
-            let reserved = match ready {
+            let reserved = match bound {
                 Ok(()) => reservation.write(&client, &pod.object).await,
                 Err(error) => Err(error),
             };
@@ -458,13 +466,14 @@ impl Scheduler {
     fn finish(&mut self, outcome: Outcome) {
         let uid = &outcome.pod.object.keys.uid;
         self.devices.forget(uid);
+        self.volumes.forget(uid);
         let Err(error) = outcome.result else {
             self.queue.remove(uid);
             self.awaken_by(None, &outcome.pod);
             return;
         };
         // What it would have had is free again.
-        self.queue.awaken_all(|pod| pod.wants_devices);
+        self.queue.awaken_all(|pod| pod.wants_devices || !pod.claims.is_empty());
         let now = self.client.get("pods", &outcome.pod.object.key.namespace, &outcome.pod.object.key.name);
         let still_waits = now.is_some_and(|o| o.keys.uid == *uid && o.field("spec.nodeName").is_empty());
         if !still_waits {

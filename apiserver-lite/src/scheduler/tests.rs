@@ -218,7 +218,7 @@ async fn pods_are_tried_by_importance_and_not_again_before_their_backoff() {
 }
 
 /// A scheduler that nobody runs, with what its bindings hold.
-pub async fn scheduler() -> (Scheduler, mpsc::Receiver<()>) {
+async fn scheduler() -> (Scheduler, mpsc::Receiver<()>) {
     let server = crate::serve::testing::server().await;
     let client = Client::new(server, "system:kube-scheduler", "test");
     let (binding, all_bound) = mpsc::channel(1);
@@ -227,13 +227,14 @@ pub async fn scheduler() -> (Scheduler, mpsc::Receiver<()>) {
 }
 
 /// Tells a scheduler of a pod.
-pub fn tell(scheduler: &mut Scheduler, kind: EventKind, pod: &ObjectRef) {
+fn tell(scheduler: &mut Scheduler, kind: EventKind, pod: &ObjectRef) {
     scheduler.observe(Change { resource: PODS, kind, object: pod, previous: None });
 }
 
 /// Pods that could go somewhere because of others waited for five minutes.
 #[tokio::test]
 async fn pods_that_wait_for_others_are_tried_again_when_those_come_or_change() {
+    const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
     let (mut scheduler, _) = scheduler().await;
     scheduler.cluster.set_node(&object("nodes", node("a", "4", "x")));
     let term = |app: &str| json!([{"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": "zone"}]);
@@ -246,7 +247,6 @@ async fn pods_that_wait_for_others_are_tried_again_when_those_come_or_change() {
         }
         object("pods", pod)
     };
-    const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
     let spread = |when: &str| {
         json!([{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": when,
             "labelSelector": {"matchLabels": {"app": "a"}}}])

@@ -122,6 +122,53 @@ async fn a_volume_that_is_there_serves_one_claim_of_a_pod() {
     assert_eq!(ask(&store, &nodes, &pod("q", "large")), ["", ""]);
 }
 
+/// Pods that came one right after the other were all promised the same volume, and all but one failed.
+#[tokio::test]
+async fn what_a_binding_under_way_gives_is_not_offered_again() {
+    let store = Store::open(None).expect("a store in memory opens");
+    for (class, provisioner) in [("local", "kubernetes.io/no-provisioner"), ("made", "d.example.com")] {
+        let class = json!({"metadata": {"name": class}, "provisioner": provisioner,
+            "volumeBindingMode": "WaitForFirstConsumer"});
+        write(&store, "storage.k8s.io", "storageclasses", class).await;
+    }
+    for (name, class) in [("1", "local"), ("2", "local"), ("3", "made")] {
+        let spec = json!({"storageClassName": class, "resources": {"requests": {"storage": "1Gi"}}});
+        let claim = json!({"metadata": {"name": name, "namespace": "n"}, "spec": spec});
+        write(&store, "", "persistentvolumeclaims", claim).await;
+    }
+    for zone in ["a", "b"] {
+        let term = json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]});
+        let spec = json!({"storageClassName": "local", "capacity": {"storage": "1Gi"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}});
+        let volume = json!({"metadata": {"name": zone}, "spec": spec, "status": {"phase": "Available"}});
+        write(&store, "", "persistentvolumes", volume).await;
+    }
+    let nodes = cluster(&[node("a", &json!({"zone": "a"})), node("b", &json!({"zone": "b"}))]);
+    let mut under_way = VolumesUnderWay::default();
+    let read = |pod: &PodInfo, under_way: &VolumesUnderWay| {
+        let mut volumes = Volumes::read(&store, &nodes, pod).expect("its claims are there");
+        volumes.heed(under_way);
+        volumes
+    };
+    let says = |claim: &str, under_way: &VolumesUnderWay| -> Vec<&'static str> {
+        let volumes = read(&pod("other", claim), under_way);
+        nodes.nodes().map(|node| volumes.refusal(node).map_or("", |(why, _)| why)).collect()
+    };
+    let at = nodes.node("a").expect("it is there");
+    for (claim, volume) in [("1", Some("a")), ("3", None)] {
+        let first = pod(claim, claim);
+        let choices = read(&first, &under_way).choose(at);
+        assert_eq!(choices, [Choice { claim: claim.into(), volume: volume.map(Into::into) }]);
+        under_way.take(&first, "a", &choices);
+    }
+    let none_left = "node(s) didn't find available persistent volumes to bind";
+    assert_eq!(says("2", &under_way), [none_left, ""], "the volume is another claim's");
+    assert_eq!(says("1", &under_way), ["", none_left], "the claim will have its volume there");
+    assert_eq!(says("3", &under_way), ["", none_left], "it is made for that node");
+    under_way.forget("1");
+    assert_eq!(says("2", &under_way), ["", ""]);
+}
+
 async fn bound(labels: Value, modes: Value) -> Store {
     let store = Store::open(None).expect("a store in memory opens");
     write(&store, "", "persistentvolumes", json!({"metadata": {"name": "v", "labels": labels}, "spec": {}})).await;

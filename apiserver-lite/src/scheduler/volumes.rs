@@ -1,13 +1,13 @@
 //! What a pod's claims mean for where it can go.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::admission::storage::class_of;
-use crate::controllers::volumes::{Candidates, candidates, is_bound};
+use crate::controllers::volumes::{Candidates, Choice, Lying, candidates, is_bound};
 use crate::selectors::{NodeTerm, label, node_terms};
 use crate::store::{Key, Store};
 
@@ -42,6 +42,32 @@ enum Handle {
     There(String),
     /// It is to be made for this claim.
     ToMake(Key),
+}
+
+/// What bindings that are being written give to claims, by the pod's uid.
+#[derive(Default)]
+pub struct VolumesUnderWay(HashMap<Box<str>, Binding>);
+
+struct Binding {
+    namespace: Box<str>,
+    node: Box<str>,
+    choices: Vec<Choice>,
+}
+
+impl VolumesUnderWay {
+    /// A pod goes to a node with these.
+    pub fn take(&mut self, pod: &PodInfo, node: &str, choices: &[Choice]) {
+        if !choices.is_empty() {
+            let namespace = pod.object.key.namespace.clone();
+            let binding = Binding { namespace, node: node.into(), choices: choices.to_vec() };
+            self.0.insert(pod.object.keys.uid.clone(), binding);
+        }
+    }
+
+    /// The binding of a pod has ended, one way or the other.
+    pub fn forget(&mut self, pod: &str) {
+        self.0.remove(pod);
+    }
 }
 
 /// Labels of volumes and nodes that name their zone or region; the older ones with those that followed them.
@@ -158,25 +184,78 @@ impl Volumes {
         if !self.bound.iter().all(|terms| fits(terms)) {
             return Some(("node(s) didn't match PersistentVolume's node affinity", false));
         }
-        // What one claim gets is no longer there for the next.
-        let mut given: Vec<&str> = Vec::new();
+        if let Err(reason) = self.found(node) {
+            return Some((reason, false));
+        }
+        (!self.in_zone(node)).then_some(("node(s) had no available volume zone", false))
+    }
+
+    /// What each claim that waits gets on a node: a volume that is there, or one that is made.
+    ///
+    /// # Errors
+    /// Why one gets nothing there.
+    fn found(&self, node: &NodeInfo) -> Result<Vec<(&Candidates, Option<&Lying>)>, &'static str> {
+        let fits = |terms: &[NodeTerm]| terms.iter().any(|t| t.matches(node.labels(), node.name()));
+        let mut found: Vec<(&Candidates, Option<&Lying>)> = Vec::new();
         for claim in &self.waiting {
-            let mut left = claim.lying.iter().filter(|volume| !given.contains(&&*volume.name));
+            // What one claim gets is no longer there for the next.
+            let is_given = |name: &str| found.iter().any(|(_, given)| given.is_some_and(|given| *given.name == *name));
+            let mut left = claim.lying.iter().filter(|volume| !is_given(&volume.name));
             if let Some(volume) = left.find(|volume| volume.place.as_ref().is_none_or(|terms| fits(terms))) {
-                given.push(&volume.name);
+                found.push((claim, Some(volume)));
                 continue;
             }
             let here = claim.promised.as_ref().is_none_or(|promised| **promised == *node.name());
             match &claim.made {
                 Some(made) if here && made.is_allowed(node.labels(), node.name()) => {
                     if !made.has_room(node.labels()) {
-                        return Some(("node(s) did not have enough free storage", false));
+                        return Err("node(s) did not have enough free storage");
                     }
                 }
-                _ => return Some(("node(s) didn't find available persistent volumes to bind", false)),
+                _ => return Err("node(s) didn't find available persistent volumes to bind"),
+            }
+            found.push((claim, None));
+        }
+        Ok(found)
+    }
+
+    /// What the claims get on a node that will do.
+    pub fn choose(&self, node: &NodeInfo) -> Vec<Choice> {
+        let found = self.found(node).unwrap_or_default();
+        let choice = |claim: &Candidates, volume: Option<&Lying>| Choice {
+            claim: claim.claim.clone(),
+            volume: volume.map(|volume| volume.name.clone()),
+        };
+        found.into_iter().map(|(claim, volume)| choice(claim, volume)).collect()
+    }
+
+    /// Leaves to others what bindings under way give them, and the pod's own claims what they get by those.
+    pub fn heed(&mut self, under_way: &VolumesUnderWay) {
+        let mut given: HashMap<&str, (&str, &Choice)> = HashMap::new();
+        let mut taken: HashSet<&str> = HashSet::new();
+        for binding in under_way.0.values() {
+            for choice in &binding.choices {
+                let is_own = |claim: &Candidates| claim.claim == choice.claim && binding.namespace == self.namespace;
+                if self.waiting.iter().any(is_own) {
+                    given.insert(&choice.claim, (&binding.node, choice));
+                } else {
+                    taken.extend(choice.volume.as_deref());
+                }
             }
         }
-        (!self.in_zone(node)).then_some(("node(s) had no available volume zone", false))
+        for claim in &mut self.waiting {
+            match given.get(&*claim.claim) {
+                Some((_, Choice { volume: Some(given), .. })) => {
+                    claim.lying.retain(|volume| volume.name == *given);
+                    claim.made = None;
+                }
+                Some((node, _)) => {
+                    claim.lying.clear();
+                    claim.promised = Some((*node).into());
+                }
+                None => claim.lying.retain(|volume| !taken.contains(&*volume.name)),
+            }
+        }
     }
 
     /// Whether a node is where the volumes are. One that tells nothing of zones is everywhere.
@@ -236,11 +315,6 @@ impl Volumes {
             }
         }
         out
-    }
-
-    /// Whether claims wait for the pod to have a node.
-    pub fn waits(&self) -> bool {
-        !self.waiting.is_empty()
     }
 }
 

@@ -44,11 +44,12 @@ async fn bind(client: &Client, volume: &str) {
     written.await.expect("written");
 }
 
-async fn prepare_pod(client: &Client) -> std::result::Result<(), String> {
-    let spec = json!({"containers": [{"name": "c", "image": "i"}]});
-    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "p-"}, "spec": spec});
-    let pod = client.create("pods", "default", pod).await.expect("a pod");
-    prepare(client, &pod, &["c".into()], "a").await.map_err(|error| error.to_string())
+/// Gives a claim a volume that is there, or has one made, and waits for that.
+async fn prepare(client: &Client, volume: Option<&str>) -> std::result::Result<(), String> {
+    let choices = [Choice { claim: "c".into(), volume: volume.map(Into::into) }];
+    let given = give(client, "default", &choices, "a").await;
+    given.map_err(|error| error.to_string())?;
+    wait(client, "default", &choices, "a").await.map_err(|error| error.to_string())
 }
 
 const ELSEWHERE: &str = "pv \"v\" node affinity doesn't match node \"a\": no matching NodeSelectorTerms";
@@ -72,7 +73,7 @@ async fn a_pod_does_not_go_where_the_volume_that_was_made_for_it_cannot_be_used(
             }
             bind(&client, "v").await;
         };
-        let (prepared, ()) = tokio::join!(prepare_pod(&client), provisioner);
+        let (prepared, ()) = tokio::join!(prepare(&client, None), provisioner);
         match works {
             true => assert_eq!(prepared, Ok(())),
             false => assert!(prepared.expect_err("it cannot be used").contains(ELSEWHERE)),
@@ -87,11 +88,36 @@ async fn a_claim_that_names_its_volume_gets_no_other_one() {
     volume(&client, "free", None).await;
     volume(&client, "v", Some("b")).await;
     claim(&client, Some("v")).await;
-    assert!(prepare_pod(&client).await.expect_err("it cannot be used").contains(ELSEWHERE));
+    assert!(prepare(&client, None).await.expect_err("it cannot be used").contains(ELSEWHERE));
     for name in ["free", "v"] {
         let volume = client.get(VOLUMES, "", name).expect("it is there").value();
         assert!(!volume["spec"]["claimRef"].is_object(), "{volume}");
     }
+    let claim = client.get(CLAIMS, "default", "c").expect("it is there").value();
+    assert_eq!(promised(&claim), None);
+}
+
+/// Another volume was taken in place of the one that was counted on, or one was asked for that nobody makes.
+#[tokio::test]
+async fn a_claim_gets_the_volume_that_was_chosen_for_it_and_no_other_one() {
+    let client = begin().await;
+    volume(&client, "free", None).await;
+    volume(&client, "v", Some("a")).await;
+    claim(&client, None).await;
+    let binder = async {
+        while !client.get(VOLUMES, "", "v").expect("it is there").value()["spec"]["claimRef"].is_object() {
+            tokio::task::yield_now().await;
+        }
+        bind(&client, "v").await;
+    };
+    let (prepared, ()) = tokio::join!(prepare(&client, Some("v")), binder);
+    assert_eq!(prepared, Ok(()));
+    let free = client.get(VOLUMES, "", "free").expect("it is there").value();
+    assert!(!free["spec"]["claimRef"].is_object(), "{free}");
+
+    let client = begin().await;
+    claim(&client, None).await;
+    assert!(prepare(&client, Some("v")).await.expect_err("it is gone").contains("\"v\" not found"));
     let claim = client.get(CLAIMS, "default", "c").expect("it is there").value();
     assert_eq!(promised(&claim), None);
 }
