@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use self::alike::Counts;
@@ -74,7 +74,7 @@ pub async fn run(client: Client, recorder: Recorder, features: Features, pulse: 
         let scheduler = Scheduler::new(client.clone(), recorder.clone(), features, binding);
         let ended = tokio::spawn(scheduler.follow(pulse.clone())).await;
         // Bindings under way take room, volumes and devices that only this scheduler knew of: the next one must see them
-        // written.
+        // written. Those that wait for others end with it, and their pods are looked at again.
         while all_bound.recv().await.is_some() {}
         if let Err(error) = ended {
             if error.is_cancelled() {
@@ -105,6 +105,8 @@ struct Scheduler {
     /// Devices and volumes that bindings under way take.
     devices: UnderWay,
     volumes: VolumesUnderWay,
+    /// Tells a binding under way that its pod goes, by the pod's uid; that the scheduler ends, by its end.
+    call_off: HashMap<Box<str>, oneshot::Sender<()>>,
     outcomes: mpsc::Sender<Outcome>,
     outcomes_in: mpsc::Receiver<Outcome>,
     /// Held by each binding until it is written.
@@ -115,6 +117,21 @@ struct Scheduler {
 const PODS: usize = 0;
 const NODES: usize = 1;
 const SERVICES: usize = 12;
+
+/// What a binding waits for, or an error once its pod goes; None when the scheduler ends. It begins again then, and the
+/// pod's claims keep what they have until it looks at it.
+async fn unless_called_off(
+    work: impl Future<Output = Result<(), ApiError>>,
+    called_off: &mut oneshot::Receiver<()>,
+) -> Option<Result<(), ApiError>> {
+    tokio::select! {
+        result = work => Some(result),
+        told = called_off => match told {
+            Ok(()) => Some(Err(ApiError::new(500, "", "the pod no longer waits for its node"))),
+            Err(_) => None,
+        },
+    }
+}
 
 /// Writes where a pod is expected, or that it is expected nowhere any more. It goes on without when that cannot be
 /// written.
@@ -151,6 +168,7 @@ impl Scheduler {
             likeness: Likeness::default(),
             devices: UnderWay::default(),
             volumes: VolumesUnderWay::default(),
+            call_off: HashMap::new(),
             outcomes,
             outcomes_in,
             binding,
@@ -236,6 +254,12 @@ impl Scheduler {
         let object = change.object;
         let (uid, node) = (&object.keys.uid, object.field("spec.nodeName"));
         let ends = change.deleted() || is_terminal(object);
+        if (ends || object.keys.deleting || !node.is_empty())
+            && let Some(binding) = self.call_off.remove(uid)
+        {
+            // It may have come to its end already.
+            let _ = binding.send(());
+        }
         if ends {
             self.queue.remove(uid);
             let waited = self.nominated.remove(uid).is_some();
@@ -410,6 +434,8 @@ impl Scheduler {
     fn assume(&mut self, pod: &Arc<PodInfo>, node: &str, choices: Vec<Choice>, mut reservation: Reservation) {
         self.cluster.place(pod.clone(), node);
         self.volumes.take(pod, node, &choices);
+        let (call_off, mut called_off) = oneshot::channel();
+        self.call_off.insert(pod.object.keys.uid.clone(), call_off);
         let binding = self.binding.clone();
         let (client, recorder, outcomes) = (self.client.clone(), self.recorder.clone(), self.outcomes.clone());
         let (pod, node) = (pod.clone(), node.to_owned());
@@ -421,7 +447,11 @@ impl Scheduler {
             }
             let namespace = &pod.object.key.namespace;
             let bound = match claimed::give(&client, namespace, &choices, &node).await {
-                Ok(()) if !choices.is_empty() => claimed::wait(&client, namespace, &choices, &node).await,
+                Ok(()) if !choices.is_empty() => {
+                    let bound = claimed::wait(&client, namespace, &choices, &node);
+                    let Some(bound) = unless_called_off(bound, &mut called_off).await else { return };
+                    bound
+                }
                 given => given,
             };
             let reserved = match bound {
@@ -433,11 +463,9 @@ impl Scheduler {
                     let message = format!("waiting for binding conditions for device on node {node}");
                     let pending = report(false, "BindingConditionsPending", "Scheduling", message);
                     recorder.report("Pod", "v1", &pod.object, pending);
-                    tokio::select! {
-                        ready = reservation.wait(&client, &pod.object) => ready,
-                        // The scheduler begins again, and the pod's claims keep what they have until it looks at it.
-                        () = outcomes.closed() => return,
-                    }
+                    let ready = reservation.wait(&client, &pod.object);
+                    let Some(ready) = unless_called_off(ready, &mut called_off).await else { return };
+                    ready
                 }
                 reserved => reserved,
             };
@@ -467,6 +495,7 @@ impl Scheduler {
         let uid = &outcome.pod.object.keys.uid;
         self.devices.forget(uid);
         self.volumes.forget(uid);
+        self.call_off.remove(uid);
         let Err(error) = outcome.result else {
             self.queue.remove(uid);
             self.awaken_by(None, &outcome.pod);
@@ -475,15 +504,16 @@ impl Scheduler {
         // What it would have had is free again.
         self.queue.awaken_all(|pod| pod.wants_devices || !pod.claims.is_empty());
         let now = self.client.get("pods", &outcome.pod.object.key.namespace, &outcome.pod.object.key.name);
-        let still_waits = now.is_some_and(|o| o.keys.uid == *uid && o.field("spec.nodeName").is_empty());
-        if !still_waits {
+        let Some(now) = now.filter(|o| o.keys.uid == *uid && o.field("spec.nodeName").is_empty()) else {
             // Deleted, or someone else was faster: the events tell.
             return;
-        }
+        };
         self.cluster.remove_pod(uid);
         tracing::info!(pod = %outcome.pod.object.key.name, %error, "binding failed");
-        self.write_failure(&outcome.pod, "SchedulerError", error.to_string(), None);
-        self.queue.back_off(uid);
+        if !now.keys.deleting {
+            self.write_failure(&outcome.pod, "SchedulerError", error.to_string(), None);
+            self.queue.back_off(uid);
+        }
         self.queue.awaken_all(|_| true);
     }
 

@@ -305,6 +305,41 @@ async fn pods_that_wait_for_others_are_tried_again_when_those_come_or_change() {
     assert_eq!(tried(&mut scheduler), ["even", "social"]);
 }
 
+/// After lost events nothing was scheduled until the last volume was made, or for ten minutes.
+#[tokio::test]
+async fn a_binding_that_waits_for_a_volume_ends_with_its_pod_and_with_the_scheduler() {
+    const SOON: Duration = Duration::from_secs(30);
+    for pod_goes in [true, false] {
+        let (mut scheduler, mut all_bound) = scheduler().await;
+        let client = scheduler.client.clone();
+        client.create("nodes", "", node("a", "4", "x")).await.expect("a node");
+        let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+            "storageClassName": "slow"});
+        let claim =
+            json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c"}, "spec": spec});
+        client.create("persistentvolumeclaims", "default", claim).await.expect("a claim");
+        let mut waiting = pod("p", "1");
+        waiting["metadata"]["namespace"] = "default".into();
+        let waiting = client.create("pods", "default", waiting).await.expect("a pod");
+        let choices = vec![Choice { claim: "c".into(), volume: None }];
+        scheduler.assume(&Arc::new(PodInfo::read(&waiting)), "a", choices, Reservation::default());
+        let is_asked_for = || {
+            let claim = client.get("persistentvolumeclaims", "default", "c").expect("it is there").value();
+            claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] == "a"
+        };
+        while !is_asked_for() {
+            tokio::task::yield_now().await;
+        }
+        if pod_goes {
+            tell(&mut scheduler, EventKind::Deleted, &waiting);
+            let outcome = tokio::time::timeout(SOON, scheduler.outcomes_in.recv()).await.expect("in time");
+            assert!(outcome.expect("it ends").result.is_err());
+        }
+        drop(scheduler);
+        assert_eq!(tokio::time::timeout(SOON, all_bound.recv()).await, Ok(None));
+    }
+}
+
 #[test]
 fn reasons_are_counted_and_sorted() {
     let reasons = ["node(s) were unschedulable", "Insufficient cpu", "node(s) were unschedulable"];
