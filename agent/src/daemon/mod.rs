@@ -257,6 +257,7 @@ async fn start(
         }
     };
     let (node_sender, node_receiver) = watch::channel(Arc::new(node::local_node(&settings, &addresses)));
+    let (node_heard, node_hears) = watch::channel(false);
     let (runtime_sender, runtime) = watch::channel(Arc::new(node::unknown_runtime()));
     let csi_node = (!standalone).then(|| node::NO_CSI_NODE.to_owned());
     let (signal_sender, node_signals) = watch::channel(NodeSignals { csi_node, ..NodeSignals::default() });
@@ -316,6 +317,7 @@ async fn start(
         signals: signal_sender.clone(),
         reach,
         node: node_sender,
+        heard: node_heard,
         events: events.clone(),
         status_beat: progress.register("node status", node::round_limit(&config)),
         lease_beat: progress.register("lease", node::round_limit(&config)),
@@ -372,6 +374,7 @@ async fn start(
             client,
             cri,
             standalone,
+            node_heard: node_hears,
             events,
             feed,
             devices,

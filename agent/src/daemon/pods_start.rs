@@ -42,6 +42,8 @@ pub struct PodParts {
     pub client: Client,
     pub cri: CriClient,
     pub standalone: bool,
+    /// Whether the API server has said what it has of the node.
+    pub node_heard: watch::Receiver<bool>,
     pub feed: Arc<PodFeed>,
     pub devices: Arc<Devices>,
     pub dra: Arc<Dra>,
@@ -202,6 +204,7 @@ pub async fn start_pods(
         client: parts.client,
         objects,
         node,
+        node_heard: parts.node_heard,
         feed: parts.feed,
         devices: parts.devices,
         dra: parts.dra,

@@ -40,11 +40,12 @@ use crate::daemon::Beat;
 use crate::device_plugins::Devices;
 
 use keeper::Keeper;
-use own::{Seen, follow};
+use own::{Listeners, Seen, follow};
 
 pub use addresses::{Network, choose as choose_addresses};
 pub use machine::{HugePages, Machine, huge_pages, meminfo};
 pub use now::NodeNow;
+pub use own::is_known;
 use resources::over_reserved;
 pub use resources::{Resources, allocatable, capacity, unreserved};
 pub use runtime::{RuntimeState, monitor as monitor_runtime, tell_uncollected, unknown as unknown_runtime};
@@ -182,6 +183,8 @@ pub struct NodeDeps {
     pub reach: watch::Sender<Option<String>>,
     /// Gets the node as the API server has it, after each write of anybody.
     pub node: watch::Sender<Arc<Node>>,
+    /// Becomes true when the API server has said what it has of this node, also where that is nothing.
+    pub heard: watch::Sender<bool>,
     pub events: NodeEvents,
     pub status_beat: Beat,
     pub lease_beat: Beat,
@@ -210,8 +213,9 @@ pub async fn run(deps: NodeDeps) {
     // They end with this one.
     let mut beside = JoinSet::new();
     beside.spawn(lease);
-    let follower = deps.clone();
-    beside.spawn(async move { follow(&follower, hint, silence).await });
+    let (client, name) = (deps.client.clone(), deps.settings.name.clone());
+    let listeners = Listeners { node: deps.node.clone(), heard: deps.heard.clone(), seen: hint };
+    beside.spawn(async move { follow(client, &name, listeners, silence).await });
     Keeper::new(heartbeat, deps).keep(seen).await;
 }
 

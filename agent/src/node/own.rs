@@ -8,8 +8,7 @@ use std::sync::Arc;
 use proto::api::core::v1::Node;
 use tokio::sync::{Notify, watch};
 
-use super::NodeDeps;
-use crate::api::{Change, Kind, Reflector};
+use crate::api::{Change, Client, Kind, Reflector};
 
 /// What the watch said last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,24 +19,45 @@ pub enum Seen {
     Gone,
 }
 
+/// Who hears of what the watch brings.
+pub struct Listeners {
+    /// Gets the node.
+    pub node: watch::Sender<Arc<Node>>,
+    /// Becomes true with the first answer, also when there is no node.
+    pub heard: watch::Sender<bool>,
+    pub seen: watch::Sender<Seen>,
+}
+
 /// Hands on what the watch of the node's own object brings, for ever. The watch is broken as soon as the API server is gone,
 /// which `silence` hears of.
-pub async fn follow(deps: &NodeDeps, seen: watch::Sender<Seen>, silence: Arc<Notify>) {
-    let by_name = format!("metadata.name={}", deps.settings.name);
-    let mut reflector: Reflector<Node> = Reflector::new(deps.client.clone(), "", &by_name).telling(silence);
+pub async fn follow(client: Client, name: &str, to: Listeners, silence: Arc<Notify>) {
+    let Listeners { node: held, heard, seen } = to;
+    let mut reflector: Reflector<Node> = Reflector::new(client, "", &format!("metadata.name={name}")).telling(silence);
     loop {
         let said = match reflector.next().await {
-            Change::Applied(node) => publish(&deps.node, node).then_some(Seen::Written),
+            Change::Applied(node) => publish(&held, node).then_some(Seen::Written),
             Change::Listed(nodes) => match nodes.into_iter().next() {
-                Some(node) => publish(&deps.node, node).then_some(Seen::Written),
+                Some(node) => publish(&held, node).then_some(Seen::Written),
                 None => Some(Seen::Gone),
             },
             // The end of one that has been replaced since is no news.
-            Change::Deleted(node) => (node.uid() == deps.node.borrow().uid()).then_some(Seen::Gone),
+            Change::Deleted(node) => (node.uid() == held.borrow().uid()).then_some(Seen::Gone),
         };
+        // After the node is held: who waits for this looks at it then.
+        heard.send_if_modified(|heard| !std::mem::replace(heard, true));
         if let Some(said) = said {
             seen.send_replace(said);
         }
+    }
+}
+
+/// Waits until it is known what the API server has of this node, and be it nothing. `heard` is that of [`Listeners`]; a node
+/// that was registered meanwhile does as well.
+pub async fn is_known(mut node: watch::Receiver<Arc<Node>>, mut heard: watch::Receiver<bool>) {
+    // They fail when the agent stops.
+    tokio::select! {
+        _ = node.wait_for(|node| !node.uid().is_empty()) => {}
+        _ = heard.wait_for(|heard| *heard) => {}
     }
 }
 
@@ -76,9 +96,76 @@ fn is_newer(new: &Node, held: &Node) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use http::{Request, Response, header};
+    use http_body_util::{BodyExt as _, Full};
     use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     use super::*;
+    use crate::api::{ApiError, Body, ClientOptions, Transport};
+
+    /// A server that lists these nodes, and breaks off every watch.
+    struct Server(&'static str);
+
+    impl Transport for Server {
+        fn send<'a>(
+            &'a self,
+            request: Request<Bytes>,
+        ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, ApiError>> + Send + 'a>> {
+            let watches = request.uri().query().is_some_and(|query| query.contains("watch="));
+            let list = format!(
+                r#"{{"kind":"NodeList","apiVersion":"v1","metadata":{{"resourceVersion":"7"}},"items":[{}]}}"#,
+                self.0
+            );
+            let answer = match watches {
+                true => Err(ApiError::Connect("refused".into())),
+                false => Response::builder()
+                    .header(header::CONTENT_TYPE, "application/json")
+                    .body(Full::new(Bytes::from(list)).map_err(Into::into).boxed_unsync())
+                    .map_err(|e| ApiError::Malformed(e.to_string())),
+            };
+            Box::pin(std::future::ready(answer))
+        }
+    }
+
+    /// The node as it is known when the first answer is there.
+    async fn first_known(nodes: &'static str) -> Option<Arc<Node>> {
+        let (node, held) = watch::channel(Arc::new(Node::default()));
+        let (heard, hears) = watch::channel(false);
+        let (seen, _seen) = watch::channel(Seen::Written);
+        let client = Client::new(Arc::new(Server(nodes)), &ClientOptions::default());
+        let known = is_known(held.clone(), hears);
+        let follows = follow(client, "n", Listeners { node, heard, seen }, Arc::default());
+        let known = async {
+            tokio::select! {
+                () = known => {}
+                () = follows => {}
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(1), known).await.ok()?;
+        Some(held.borrow().clone())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_is_known_when_the_server_has_said_what_it_has() {
+        let known = first_known(r#"{"metadata":{"name":"n","uid":"u","labels":{"disk":"fast"}}}"#).await.unwrap();
+        assert_eq!(known.metadata.as_ref().unwrap().labels["disk"], "fast");
+        // One that nobody registers may never be there, and its pods are not to wait for it.
+        assert!(first_known("").await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_is_known_once_it_is_registered_and_not_before() {
+        let (held, node) = watch::channel(Arc::new(Node::default()));
+        let (_heard, heard) = watch::channel(false);
+        let mut known = Box::pin(is_known(node, heard));
+        assert!(tokio::time::timeout(Duration::from_secs(60), &mut known).await.is_err());
+        held.send_replace(Arc::new(self::node("a", "1")));
+        tokio::time::timeout(Duration::from_secs(1), known).await.unwrap();
+    }
 
     fn node(uid: &str, version: &str) -> Node {
         let metadata = ObjectMeta { uid: uid.into(), resource_version: version.into(), ..ObjectMeta::default() };

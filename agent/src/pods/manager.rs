@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use crate::events::{EventType, Recorder};
 use crate::images::puller::Puller;
 use crate::metrics;
+use crate::node;
 use crate::pleg::parts::Seen;
 use crate::pleg::{self, Latest, Nudge, RuntimePod};
 use crate::pod::allocation::Allocation;
@@ -165,7 +166,8 @@ impl Manager {
         }
         if !shared.config.standalone {
             waiting_for.push(Source::Api);
-            tokio::spawn(sources::api::follow(shared.client.clone(), node, updates.clone()));
+            let known = node::is_known(shared.node.clone(), deps.node_heard);
+            tokio::spawn(sources::api::follow(shared.client.clone(), node, known, updates.clone()));
         }
         let (messages, message_queue) = mpsc::channel(64);
         let handle = Handle { messages: messages.clone(), images, shared: shared.clone() };

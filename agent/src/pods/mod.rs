@@ -120,6 +120,8 @@ pub struct Deps {
     pub cgroups: Arc<Cgroups>,
     /// This node as the agent last knew it: labels, allocatable, addresses.
     pub node: watch::Receiver<Arc<Node>>,
+    /// Whether the API server has said what it has of this node.
+    pub node_heard: watch::Receiver<bool>,
     /// Gets what is known of the pods, for local clients.
     pub feed: Arc<PodFeed>,
     pub devices: Arc<Devices>,
