@@ -1,8 +1,8 @@
 //! Images that nobody uses any more: removed by age, and by last use when their file system fills up.
 //!
 //! Every five minutes the runtime's images and containers are compared. An image that a container has, dead or alive, is
-//! in use; pinned ones are never touched. Past the high threshold images go, longest unused first, until the low one is
-//! reached.
+//! in use, whether it runs it or has it as a volume; pinned ones are never touched. Past the high threshold images go,
+//! longest unused first, until the low one is reached.
 //!
 //! Followed: `pkg/kubelet/images/image_gc_manager.go`.
 
@@ -42,6 +42,9 @@ struct Record {
 }
 
 type Records = HashMap<String, Record>;
+
+/// The images that are volumes of a container, by the container's id. The runtime is asked once: they stay the same.
+type Mounted = HashMap<String, Vec<String>>;
 
 /// Why images could not be collected; told in the kubelet's words.
 #[derive(Debug, thiserror::Error)]
@@ -102,7 +105,7 @@ pub async fn run(
         }
     }
     let collects = settings.high < 100 || !settings.maximum_age.is_zero();
-    let (mut records, begun) = (Records::new(), Instant::now());
+    let (mut records, mut mounted, begun) = (Records::new(), Mounted::new(), Instant::now());
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     // One failure may be that of a runtime that only starts.
@@ -116,7 +119,7 @@ pub async fn run(
             },
         };
         let (now, since) = (Instant::now(), proto::time::Timestamp::now().to_seconds_text());
-        let result = match look(&cri, &mut records, now).await {
+        let result = match look(&cri, &mut records, &mut mounted, now).await {
             Ok(()) => {
                 let result = match &demand {
                     Some(_) => remove_unused(&cri, &settings, &mut records, now).await,
@@ -171,15 +174,40 @@ async fn remove_unused(
 }
 
 /// Takes in what images there are and which are used.
-async fn look(cri: &CriClient, records: &mut Records, now: Instant) -> Result<(), CriError> {
+async fn look(cri: &CriClient, records: &mut Records, mounted: &mut Mounted, now: Instant) -> Result<(), CriError> {
     let images = cri.list_images(cri::ListImagesRequest::default()).await?.images;
     let containers = cri.list_containers(None).await?;
+    for id in unknown(mounted, &containers) {
+        match cri.container_status(&id).await {
+            Ok(status) => drop(mounted.insert(id, volumes(status))),
+            // It has gone since.
+            Err(error) if error.is_not_found() => {}
+            // It may have any of them.
+            Err(error) => return Err(error),
+        }
+    }
     let sandbox = sandbox_image(&cri.status(cri::StatusRequest { verbose: true }).await?);
-    let mut in_use: HashSet<&str> =
-        containers.iter().flat_map(|c| [c.image_ref.as_str(), c.image_id.as_str()]).collect();
+    let mut in_use = used(&containers, mounted);
     in_use.extend(sandbox.as_deref());
     note(records, &images, &in_use, now);
     Ok(())
+}
+
+/// What containers run, and have as volumes.
+fn used<'a>(containers: &'a [cri::Container], mounted: &'a Mounted) -> HashSet<&'a str> {
+    let run = containers.iter().flat_map(|c| [c.image_ref.as_str(), c.image_id.as_str()]);
+    run.chain(mounted.values().flatten().map(String::as_str)).collect()
+}
+
+/// The containers of which it is not known what images they have as volumes; those that are no more are forgotten.
+fn unknown(mounted: &mut Mounted, containers: &[cri::Container]) -> Vec<String> {
+    let there: HashSet<&str> = containers.iter().map(|c| c.id.as_str()).collect();
+    mounted.retain(|id, _| there.contains(id.as_str()));
+    there.into_iter().filter(|id| !mounted.contains_key(*id)).map(str::to_owned).collect()
+}
+
+fn volumes(status: cri::ContainerStatus) -> Vec<String> {
+    status.mounts.into_iter().filter_map(|mount| Some(mount.image?.image)).collect()
 }
 
 /// Removes images that are too old, and as many as the disk asks for, as [`look`] has found them at `now`. This agent watches
@@ -347,6 +375,32 @@ mod tests {
         note(&mut records, &images[..2], &HashSet::new(), much_later);
         assert_eq!(too_old(&records, much_later, &SETTINGS), ["a", "b"]);
         assert_eq!(records.len(), 2);
+    }
+
+    /// An image that was a volume alone was removed from under its containers.
+    #[test]
+    fn an_image_that_is_a_volume_is_used_as_long_as_its_container_is_there() {
+        let container = |id: &str| cri::Container { id: id.into(), image_ref: "a".into(), ..Default::default() };
+        let containers = [container("1"), container("2")];
+        let mut mounted = Mounted::new();
+        let mut asked = unknown(&mut mounted, &containers);
+        asked.sort();
+        assert_eq!(asked, ["1", "2"]);
+        let volume = cri::ImageSpec { image: "v".into(), ..Default::default() };
+        let of_image = cri::Mount { image: Some(volume), ..Default::default() };
+        let mounts = vec![cri::Mount { host_path: "/x".into(), ..Default::default() }, of_image];
+        mounted.insert("1".into(), volumes(cri::ContainerStatus { mounts, ..Default::default() }));
+        mounted.insert("2".into(), volumes(cri::ContainerStatus::default()));
+        assert!(unknown(&mut mounted, &containers).is_empty(), "they are asked for once");
+
+        let (mut records, start) = (Records::new(), Instant::now());
+        let images = ["a", "v", "w"].map(|id| image(id, false));
+        note(&mut records, &images, &used(&containers, &mounted), start);
+        let later = start + Duration::from_secs(300);
+        note(&mut records, &images, &used(&containers, &mounted), later);
+        assert_eq!(by_last_use(&records, later, &SETTINGS), ["w"]);
+        assert!(unknown(&mut mounted, &containers[1..]).is_empty());
+        assert!(!used(&containers[1..], &mounted).contains("v"));
     }
 
     #[test]
