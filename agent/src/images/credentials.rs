@@ -4,11 +4,21 @@
 //! optional scheme, port and path prefix, and may hold `*` within a label of the host; the longest match comes first.
 
 use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use proto::api::core::v1::Secret;
 use proto::cri::AuthConfig;
 use serde_json::Value;
 
 use super::reference;
+
+/// Base64 as Go reads it: with padding or without, and whatever the last letter holds beyond the last byte.
+const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
 
 /// Who has a credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,7 +153,7 @@ fn auth_config(entry: &Value) -> Option<AuthConfig> {
     };
     let joined = text("auth");
     if !joined.is_empty() {
-        let decoded = base64::engine::general_purpose::STANDARD.decode(joined.trim()).ok()?;
+        let decoded = LENIENT.decode(joined.trim().replace(['\r', '\n'], "")).ok()?;
         let decoded = String::from_utf8(decoded).ok()?;
         let (user, password) = decoded.split_once(':')?;
         auth.username = user.to_owned();
@@ -177,5 +187,17 @@ mod tests {
         assert!(fits("https://index.docker.io/v1/", "docker.io/library/busybox").is_some());
         assert!(fits("*.gcr.io", "eu.gcr.io/x").is_some());
         assert!(fits("*.gcr.io", "gcr.io/x").is_none());
+    }
+
+    /// A secret was left out without a word where whoever wrote it left out the padding.
+    #[test]
+    fn padding_and_ends_of_lines_do_not_matter() {
+        // The last one has bits beyond its last byte.
+        for auth in ["dXNlcjpwYXNz", "dTpw", "dTpwcA==", "dTpwcA", "dTpw\\r\\ncA==\\n", "dTpwcB"] {
+            let found = for_image("r.example/app", &[secret(&format!(r#"{{"r.example":{{"auth":"{auth}"}}}}"#))]);
+            let [one] = found.as_slice() else { panic!("{auth}: {found:?}") };
+            assert!(one.auth.username.starts_with('u') && one.auth.password.starts_with('p'), "{auth}: {one:?}");
+        }
+        assert!(for_image("r.example/app", &[secret(r#"{"r.example":{"auth":"d=Tp"}}"#)]).is_empty());
     }
 }
