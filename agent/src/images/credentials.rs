@@ -2,6 +2,8 @@
 //!
 //! Both forms of Docker's configuration are read (`.dockerconfigjson`, `.dockercfg`). A key names a registry, with an
 //! optional scheme, port and path prefix, and may hold `*` within a label of the host; the longest match comes first.
+//!
+//! Followed: `pkg/credentialprovider` (`keyring.go`, `config.go`).
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -111,19 +113,26 @@ fn entries(secret: &Secret) -> Vec<(String, Value)> {
     }
 }
 
-/// How specific a pattern is (`host[:port][/path]`, `*` in labels of the host) that fits an image; `None` for one that
-/// does not.
+/// How specific a key of a configuration is that fits an image; `None` for one that does not.
 pub(super) fn fits(registry: &str, image: &str) -> Option<usize> {
     let key = registry.strip_prefix("https://").or_else(|| registry.strip_prefix("http://")).unwrap_or(registry);
-    // What `docker login` writes for its own hub.
-    let key = key.strip_suffix("/v1/").or_else(|| key.strip_suffix("/v2/")).unwrap_or(key).trim_end_matches('/');
-    let key = if key == "index.docker.io" { "docker.io" } else { key };
     let (host, path) = key.split_once('/').unwrap_or((key, ""));
+    // The version of the registry's API is no part of the images' names.
+    let path = path.strip_prefix("v1/").or_else(|| path.strip_prefix("v2/")).unwrap_or(path);
+    // What `docker login` writes for its own hub.
+    let host = if host == "index.docker.io" { "docker.io" } else { host };
+    part_fits((host, path), image)
+}
+
+/// How specific a pattern is (`host[:port][/path]`, `*` in labels of the host) that fits an image; `None` for one that
+/// does not.
+pub(super) fn pattern_fits(pattern: &str, image: &str) -> Option<usize> {
+    part_fits(pattern.split_once('/').unwrap_or((pattern, "")), image)
+}
+
+fn part_fits((host, path): (&str, &str), image: &str) -> Option<usize> {
     let (image_host, image_path) = image.split_once('/')?;
-    if !host_fits(host, image_host) || !image_path.starts_with(path) {
-        return None;
-    }
-    Some(key.len())
+    (host_fits(host, image_host) && image_path.starts_with(path)).then_some(host.len() + path.len())
 }
 
 fn host_fits(pattern: &str, host: &str) -> bool {
@@ -187,6 +196,21 @@ mod tests {
         assert!(fits("https://index.docker.io/v1/", "docker.io/library/busybox").is_some());
         assert!(fits("*.gcr.io", "eu.gcr.io/x").is_some());
         assert!(fits("*.gcr.io", "gcr.io/x").is_none());
+    }
+
+    /// With a path behind it the version of the API was taken for a part of the images' names.
+    #[test]
+    fn the_version_of_the_registrys_api_is_no_part_of_an_images_name() {
+        let fit = |key: &str| fits(key, "r.example/team/app");
+        for key in ["https://r.example/v2/team", "r.example/v1/team", "r.example/team", "r.example/team/"] {
+            assert!(fit(key).is_some_and(|specific| specific > fit("https://r.example/v1/").unwrap()), "{key}");
+        }
+        for key in ["r.example/v2", "r.example/team/v2/", "r.example/tea/", "r.example/v2/v2/team"] {
+            assert!(fit(key).is_none(), "{key}");
+        }
+        assert!(fits("r.example/v2/v1", "r.example/v1/app").is_some(), "one is taken off");
+        assert!(pattern_fits("r.example/v1/team", "r.example/v1/team/app").is_some(), "patterns are literal");
+        assert!(pattern_fits("r.example/v1/team", "r.example/team/app").is_none());
     }
 
     /// A secret was left out without a word where whoever wrote it left out the padding.

@@ -21,7 +21,7 @@ use crate::api::Client;
 use crate::objects::{TokenQuery, Tokens};
 use crate::pod::spec::PodExt;
 
-use super::credentials::{Credential, Source, fits};
+use super::credentials::{Credential, Source, fits, pattern_fits};
 
 use config::TokenAttributes;
 pub use config::{Provider, load};
@@ -69,7 +69,7 @@ impl Providers {
     pub async fn credentials(&self, repository: &str, pod: &Pod) -> Vec<Credential> {
         let mut found: Vec<(usize, Credential)> = Vec::new();
         for plugin in &self.plugins {
-            if !plugin.provider.match_images.iter().any(|p| fits(p, repository).is_some()) {
+            if !plugin.provider.match_images.iter().any(|p| pattern_fits(p, repository).is_some()) {
                 continue;
             }
             let Ok(account) = self.account(&plugin.provider, pod).await else { continue };
