@@ -19,6 +19,7 @@ use crate::csi::volumes::CsiDeps;
 use crate::device_plugins::Devices;
 use crate::dns_hosts::{NodeDns, cluster_servers, local_servers};
 use crate::dra::Dra;
+use crate::images::node_credentials::NodeCredentials;
 use crate::images::providers::{Provider, Providers};
 use crate::images::puller::PullDeps;
 use crate::images::records::{Records, Verification};
@@ -196,6 +197,7 @@ pub async fn start_pods(
                 let tell = |file: &Damaged| (parts.events)("Warning", state_file::EVENT, file.to_string());
                 Arc::new(Records::open(&parts.flags.root_dir, verification, tell))
             }),
+            node_credentials: NodeCredentials::new(&parts.flags.root_dir),
             providers: Providers::new(parts.providers, parts.client.clone(), tokens),
         },
         cri: parts.cri,

@@ -77,16 +77,24 @@ pub fn sha256(bytes: &[u8]) -> String {
 
 /// All credentials in the secrets that fit the image, most specific first.
 pub fn for_image(image: &str, secrets: &[std::sync::Arc<Secret>]) -> Vec<Credential> {
+    let read: Vec<_> = secrets.iter().map(|secret| (source(secret), entries(secret))).collect();
+    let all = read.iter().flat_map(|(source, entries)| {
+        entries.iter().map(move |(registry, entry)| (registry.as_str(), entry, source.clone()))
+    });
+    fitting(image, all)
+}
+
+/// What of the entries of configurations fits the image, most specific first: keys of registries, what there is for them,
+/// and whose it is.
+pub(super) fn fitting<'a>(image: &str, entries: impl Iterator<Item = (&'a str, &'a Value, Source)>) -> Vec<Credential> {
     let Ok(name) = reference::parse(image) else { return Vec::new() };
     let full = format!("{}/{}", name.domain, name.path);
     let mut found: Vec<(usize, Credential)> = Vec::new();
-    for secret in secrets {
-        for (registry, entry) in entries(secret) {
-            let Some(specific) = fits(&registry, &full) else { continue };
-            let Some(auth) = auth_config(&entry) else { continue };
-            if !found.iter().any(|(_, known)| known.auth == auth) {
-                found.push((specific, Credential { auth, source: source(secret) }));
-            }
+    for (registry, entry, source) in entries {
+        let Some(specific) = fits(registry, &full) else { continue };
+        let Some(auth) = auth_config(entry) else { continue };
+        if !found.iter().any(|(_, known)| known.auth == auth) {
+            found.push((specific, Credential { auth, source }));
         }
     }
     found.sort_by_key(|(specific, _)| std::cmp::Reverse(*specific));
@@ -151,7 +159,7 @@ fn label_fits(pattern: &str, label: &str) -> bool {
     }
 }
 
-fn auth_config(entry: &Value) -> Option<AuthConfig> {
+pub(super) fn auth_config(entry: &Value) -> Option<AuthConfig> {
     let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
     let mut auth = AuthConfig {
         username: text("username"),

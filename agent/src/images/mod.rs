@@ -2,6 +2,7 @@
 
 pub mod credentials;
 pub mod gc;
+pub mod node_credentials;
 pub mod providers;
 pub mod puller;
 pub mod records;

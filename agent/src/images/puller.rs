@@ -26,6 +26,7 @@ use crate::status::manager::StatusManager;
 use crate::status::start_time::pulling;
 
 use super::credentials::{self, Credential};
+use super::node_credentials::NodeCredentials;
 use super::providers::Providers;
 use super::records::Records;
 use super::reference;
@@ -66,6 +67,7 @@ pub struct PullDeps {
     pub rate: (u32, u32),
     /// `None` with the gate `KubeletEnsureSecretPulledImages` off.
     pub records: Option<Arc<Records>>,
+    pub node_credentials: NodeCredentials,
     pub providers: Providers,
 }
 
@@ -76,6 +78,7 @@ pub struct Puller {
     slots: Semaphore,
     rate: Option<Bucket>,
     records: Option<Arc<Records>>,
+    node_credentials: NodeCredentials,
     providers: Providers,
     state: Mutex<State>,
 }
@@ -114,8 +117,8 @@ impl Puller {
         let slots = Semaphore::new(deps.parallel.clamp(1, Semaphore::MAX_PERMITS));
         let (qps, burst) = deps.rate;
         let rate = (qps > 0).then(|| Bucket::new(Duration::from_secs(1) / qps, burst.max(1)));
-        let PullDeps { records, providers, .. } = deps;
-        Self { cri, recorder, slots, rate, records, providers, state: Mutex::new(state) }
+        let PullDeps { records, node_credentials, providers, .. } = deps;
+        Self { cri, recorder, slots, rate, records, node_credentials, providers, state: Mutex::new(state) }
     }
 
     pub fn records(&self) -> Option<Arc<Records>> {
@@ -203,9 +206,10 @@ impl Puller {
         }
     }
 
-    /// What the registry may be shown for the pod: its pull secrets, then what the node's programs give.
+    /// What the registry may be shown for the pod: its pull secrets, then what the node has, then what its programs give.
     async fn credentials(&self, image: &str, pod: &Pod, secrets: &[Arc<Secret>]) -> Vec<Credential> {
         let mut found = credentials::for_image(image, secrets);
+        found.extend(self.node_credentials.for_image(image).await);
         if let Ok(name) = reference::parse(image) {
             found.extend(self.providers.credentials(&format!("{}/{}", name.domain, name.path), pod).await);
         }
