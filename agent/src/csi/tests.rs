@@ -720,8 +720,8 @@ async fn volumes_that_are_not_well_are_told_of_where_somebody_wants_to_know() {
     for name in ["broken", "whole"] {
         let claim = Some(("ns".to_owned(), name.to_owned()));
         let driver = "folder.example.com".into();
-        let path = Path::new("/volumes").join(name);
-        usages.note("u1", name, usage::Held { driver, handle: name.into(), path, staging: PathBuf::new(), claim });
+        let teller = usage::Teller::Driver { driver, handle: name.into(), staging: PathBuf::new() };
+        usages.note("u1", name, usage::Held { teller, path: Path::new("/volumes").join(name), claim });
     }
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     let tell: usage::TellAbnormal = Box::new(move |found| tell.send(found).unwrap());

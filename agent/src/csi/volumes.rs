@@ -22,7 +22,7 @@ use crate::volumes::{mount_table, ownership};
 
 use super::client::{Capabilities, Driver};
 use super::data::{self, Places, VolumeData};
-use super::usage::Held;
+use super::usage::{Held, Teller};
 use super::wanted::Wanted;
 use super::{CsiError, Drivers, attach, context, expand};
 
@@ -148,14 +148,19 @@ impl Volumes {
     /// From now on the driver is asked how full the volume is; `name` is what the pod calls it.
     pub fn note_usage(&self, wanted: &Wanted<'_>, name: &str, path: &Path, claim: Option<(String, String)>) {
         let staged = self.places.staged(&wanted.driver, &wanted.handle).join("globalmount");
-        let held = Held {
+        let teller = Teller::Driver {
             driver: wanted.driver.clone(),
             handle: wanted.handle.clone(),
-            path: path.to_owned(),
             staging: if wanted.inline { PathBuf::new() } else { staged },
-            claim,
         };
+        let held = Held { teller, path: path.to_owned(), claim };
         self.deps.drivers.usages.note(wanted.pod.uid(), name, held);
+    }
+
+    /// From now on the file system at the path is asked how full the claim is, which lies on a disk or share that no driver
+    /// has made.
+    pub fn note_file_system(&self, uid: &str, name: &str, path: &Path, claim: Option<(String, String)>) {
+        self.deps.drivers.usages.note(uid, name, Held { teller: Teller::FileSystem, path: path.to_owned(), claim });
     }
 
     pub(super) fn objects(&self) -> &dyn Objects {

@@ -49,6 +49,7 @@ pub use own::is_known;
 use resources::over_reserved;
 pub use resources::{Resources, allocatable, capacity, unreserved};
 pub use runtime::{RuntimeState, monitor as monitor_runtime, tell_uncollected, unknown as unknown_runtime};
+pub use slow::Slow;
 pub use status::{RESTART_ALL_CONTAINERS, USER_NAMESPACES_HOST_NETWORK, declared_by_gates, declared_features};
 
 /// The version that clients see; what this agent does is what a kubelet of it does.

@@ -261,7 +261,8 @@ pub(super) fn build(
         if only_cpu_and_memory {
             return volumes::Told::default();
         }
-        volumes::of_pod(&places.root_dir.join("pods").join(uid).join("volumes"), &now, &places.walks, given_up)
+        let folder = places.root_dir.join("pods").join(uid).join("volumes");
+        volumes::of_pod(&folder, places.drivers.usages.file_systems_of_pod(uid), &now, &places.walks, given_up)
     };
     let storage = |containers: &[ContainerStats], volumes: &[VolumeStats]| {
         if only_cpu_and_memory {

@@ -1,10 +1,13 @@
 //! What the volumes of a pod hold, by the folders in which they lie. Those of drivers are not here: they tell themselves.
+//!
+//! The folder of a claim has the name of the persistent volume; what the pod calls it is known of whoever mounted it.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::disk_usage::{GivenUp, Walks};
-use super::summary::{VolumeStats, disk, local};
+use super::summary::{ClaimRef, VolumeStats, disk, local};
 use crate::metrics;
 
 /// What is filled here and goes with the pod, by the folders of the plugins. Its files are counted; all else lies on disks
@@ -34,8 +37,11 @@ impl Told {
     }
 }
 
-/// Looks at the folder `volumes` of a pod; `now` is the time to tell.
-pub(super) fn of_pod(folder: &Path, now: &str, walks: &Walks, given_up: &GivenUp) -> Told {
+/// What a pod calls a volume, and namespace and name of its claim, by place.
+pub(super) type Named = BTreeMap<PathBuf, (String, Option<(String, String)>)>;
+
+/// Looks at the folder `volumes` of a pod, of which those in `named` have other names; `now` is the time to tell.
+pub(super) fn of_pod(folder: &Path, mut named: Named, now: &str, walks: &Walks, given_up: &GivenUp) -> Told {
     let mut told = Told::default();
     let device = |path: &Path| path.symlink_metadata().ok().map(|m| m.dev());
     let disk_of_pod = device(folder);
@@ -59,11 +65,13 @@ pub(super) fn of_pod(folder: &Path, now: &str, walks: &Walks, given_up: &GivenUp
                     disk(&path, now, None)
                 }
             };
-            let name = volume.file_name().to_string_lossy().into_owned();
+            let own_name = || (volume.file_name().to_string_lossy().into_owned(), None);
+            let (name, claim) = named.remove(&path).unwrap_or_else(own_name);
+            let claim = claim.map(|(namespace, name)| ClaimRef { name, namespace });
             // Memory and huge pages are file systems of their own, and no storage of the node.
             let is_ephemeral = may_be_ephemeral && device(&path) == disk_of_pod;
             let into = if is_ephemeral { &mut told.ephemeral } else { &mut told.others };
-            into.extend(fs.map(|fs| VolumeStats { fs, name, claim: None, health: None }));
+            into.extend(fs.map(|fs| VolumeStats { fs, name, claim, health: None }));
         }
     }
     told
@@ -75,7 +83,25 @@ mod tests {
 
     fn told_of(folder: &Path) -> Told {
         let asker = crate::stats::Asker::default();
-        of_pod(folder, "now", &Walks::default(), &asker.given_up())
+        of_pod(folder, Named::new(), "now", &Walks::default(), &asker.given_up())
+    }
+
+    /// It had the name of the persistent volume, and no claim.
+    #[test]
+    fn a_claim_is_called_what_its_pod_calls_it() {
+        let folder = std::env::temp_dir().join(format!("node-agent-claims-{}", crate::backoff::random_below(u32::MAX)));
+        let place = folder.join("kubernetes.io~nfs/pv-1");
+        for path in [&place, &folder.join("kubernetes.io~nfs/inline")] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        let named = [(place, ("data".to_owned(), Some(("ns".to_owned(), "claim".to_owned()))))].into();
+        let asker = crate::stats::Asker::default();
+        let all = of_pod(&folder, named, "now", &Walks::default(), &asker.given_up()).all();
+        std::fs::remove_dir_all(folder).unwrap();
+        let told: Vec<String> = all.iter().map(|volume| serde_json::to_value(volume).unwrap().to_string()).collect();
+        assert!(all.len() == 2 && told[0].contains(r#""pvcRef":{"name":"claim","namespace":"ns"}"#), "{told:?}");
+        assert!(told[0].contains(r#""name":"data""#) && told[1].contains(r#""name":"inline""#), "{told:?}");
+        assert!(!told[1].contains("pvcRef"));
     }
 
     #[test]

@@ -72,6 +72,11 @@ pub fn name(pod: &Pod, volume: &Volume) -> Option<String> {
     source.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.clone()).or_else(of_pod)
 }
 
+/// The namespace and the name of a claim.
+pub fn place(claim: &PersistentVolumeClaim) -> Option<(String, String)> {
+    claim.metadata.as_ref().map(|meta| (meta.namespace.clone(), meta.name.clone()))
+}
+
 /// Follows a volume of a pod to the persistent volume behind it; `None` when it is no claim.
 ///
 /// # Errors

@@ -250,6 +250,10 @@ impl Manager {
             let mut made = self.persistent(pod, volume, &mut bound).await?;
             made.group = groups::of(&bound.volume);
             made.inner_name = bound.volume.metadata.as_ref().map(|meta| meta.name.clone());
+            if !made.block && persistent::is_mounted_by_node(&bound.volume) {
+                let claim = claims::place(&bound.claim);
+                self.csi.note_file_system(pod.uid(), &volume.name, &made.host_path, claim);
+            }
             self.bound().insert((pod.uid().to_owned(), volume.name.clone()), (at, bound));
             return Ok(made);
         }
@@ -293,8 +297,7 @@ impl Manager {
                 true => self.device_of_driver(&wanted).await?,
                 false => self.of_driver(&wanted).await?,
             };
-            let claim = bound.claim.metadata.as_ref().map(|m| (m.namespace.clone(), m.name.clone()));
-            self.csi.note_usage(&wanted, &volume.name, &made.host_path, claim);
+            self.csi.note_usage(&wanted, &volume.name, &made.host_path, claims::place(&bound.claim));
             let mut claim = bound.claim.clone();
             let grown = self.csi.expand(&wanted, &bound.volume, &mut claim).await;
             if claim != bound.claim {

@@ -28,6 +28,12 @@ pub fn check_affinity(volume: &PersistentVolume, node: &Node) -> Result<(), Stri
     }
 }
 
+/// Whether the node mounts the volume in the pods' folders by itself: neither a driver does, nor is it a path of the host.
+pub fn is_mounted_by_node(volume: &PersistentVolume) -> bool {
+    let source = volume.spec.as_ref().and_then(|spec| spec.persistent_volume_source.as_ref());
+    source.is_some_and(|source| source.local.is_some() || source.iscsi.is_some() || source.nfs.is_some())
+}
+
 /// Whether a path may be used as a local volume.
 fn check_path(from: &Path, to: &Path) -> Result<(), String> {
     if from.as_os_str().is_empty() {

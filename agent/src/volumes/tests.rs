@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 
 use proto::api::core::v1::{
     ConfigMap, ConfigMapVolumeSource, Container, EmptyDirVolumeSource, HostPathVolumeSource, KeyToPath,
-    LocalObjectReference, Node, PersistentVolumeClaimVolumeSource, Pod, PodSecurityContext, PodSpec,
-    ProjectedVolumeSource, Secret, SecretVolumeSource, Service, ServiceAccountTokenProjection, Volume, VolumeMount,
-    VolumeProjection, VolumeSource,
+    LocalObjectReference, LocalVolumeSource, Node, ObjectReference, PersistentVolume, PersistentVolumeClaimSpec,
+    PersistentVolumeClaimStatus, PersistentVolumeClaimVolumeSource, PersistentVolumeSource, PersistentVolumeSpec, Pod,
+    PodSecurityContext, PodSpec, ProjectedVolumeSource, Secret, SecretVolumeSource, Service,
+    ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection, VolumeSource,
 };
 use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::sync::watch;
@@ -41,6 +42,8 @@ impl Drop for Scratch {
 struct Memory {
     config_maps: Mutex<BTreeMap<String, Arc<ConfigMap>>>,
     secrets: Mutex<BTreeMap<String, Arc<Secret>>>,
+    /// What the claim `disk` is bound to.
+    disk: Mutex<PersistentVolume>,
 }
 
 impl Memory {
@@ -80,10 +83,18 @@ impl claims::Claims for Memory {
         if name == "unanswered" {
             return Box::pin(std::future::pending());
         }
+        if name == "disk" {
+            let claim = proto::api::core::v1::PersistentVolumeClaim {
+                metadata: Some(ObjectMeta { name: name.into(), namespace: "ns".into(), ..Default::default() }),
+                spec: Some(PersistentVolumeClaimSpec { volume_name: "pv".into(), ..Default::default() }),
+                status: Some(PersistentVolumeClaimStatus { phase: "Bound".into(), ..Default::default() }),
+            };
+            return Box::pin(std::future::ready(Ok(claim)));
+        }
         Box::pin(std::future::ready(Err(crate::api::ApiError::Standalone)))
     }
-    fn volume<'a>(&'a self, _: &'a str) -> claims::Found<'a, proto::api::core::v1::PersistentVolume> {
-        Box::pin(std::future::ready(Err(crate::api::ApiError::Standalone)))
+    fn volume<'a>(&'a self, _: &'a str) -> claims::Found<'a, PersistentVolume> {
+        Box::pin(std::future::ready(Ok(self.disk.lock().expect("no panic while held").clone())))
     }
 }
 
@@ -96,6 +107,10 @@ impl Tokens for Memory {
 }
 
 fn manager(root: &Path, objects: &Arc<Memory>) -> Manager {
+    manager_with(root, objects, Arc::default())
+}
+
+fn manager_with(root: &Path, objects: &Arc<Memory>, drivers: Arc<crate::csi::Drivers>) -> Manager {
     let node = watch::channel(Arc::new(Node::default())).1;
     Manager::new(VolumeDeps {
         root_dir: root.into(),
@@ -103,7 +118,7 @@ fn manager(root: &Path, objects: &Arc<Memory>) -> Manager {
         tokens: objects.clone(),
         claims: objects.clone(),
         node,
-        csi: CsiDeps { root_dir: root.into(), node: "n".into(), drivers: Arc::default(), in_use: Box::new(|_| {}) },
+        csi: CsiDeps { root_dir: root.into(), node: "n".into(), drivers, in_use: Box::new(|_| {}) },
     })
 }
 
@@ -255,6 +270,47 @@ async fn no_volume_waits_for_another() {
         () = made => {}
         () = tokio::time::sleep(std::time::Duration::from_secs(20)) => panic!("it waits for the others"),
     }
+}
+
+/// Of claims on the node's own disks nobody told how full they are.
+#[tokio::test]
+async fn it_is_known_of_a_claim_on_a_disk_where_its_file_system_is() {
+    let scratch = Scratch::new("claimed");
+    if !may_mount(&scratch) {
+        return;
+    }
+    let objects = Arc::new(Memory::default());
+    let drivers = Arc::new(crate::csi::Drivers::default());
+    let manager = manager_with(&scratch.0, &objects, drivers.clone());
+    let folder = scratch.0.join("disk");
+    std::fs::create_dir(&folder).expect("a directory");
+    let path = folder.display().to_string();
+    let of_node = |source| PersistentVolume {
+        metadata: Some(ObjectMeta { name: "pv".into(), ..Default::default() }),
+        spec: Some(PersistentVolumeSpec {
+            claim_ref: Some(ObjectReference::default()),
+            persistent_volume_source: Some(source),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let claim = PersistentVolumeClaimVolumeSource { claim_name: "disk".into(), read_only: false };
+    let source = VolumeSource { persistent_volume_claim: Some(claim), ..Default::default() };
+    let local = LocalVolumeSource { path: path.clone(), ..Default::default() };
+    *objects.disk.lock().expect("no panic while held") =
+        of_node(PersistentVolumeSource { local: Some(local), ..Default::default() });
+    let made = set_up(&manager, &pod(vec![("data", source.clone())])).await.expect("volumes");
+    let claim = Some(("ns".to_owned(), "disk".to_owned()));
+    let want = BTreeMap::from([(made["data"].host_path.clone(), ("data".to_owned(), claim))]);
+    assert_eq!(drivers.usages.file_systems_of_pod("u1"), want);
+    manager.teardown("u1").await.expect("it is gone");
+    assert!(drivers.usages.file_systems_of_pod("u1").is_empty());
+    // A path of the host is no volume that is counted.
+    let host = HostPathVolumeSource { path, ..Default::default() };
+    *objects.disk.lock().expect("no panic while held") =
+        of_node(PersistentVolumeSource { host_path: Some(host), ..Default::default() });
+    set_up(&manager, &pod(vec![("data", source)])).await.expect("volumes");
+    assert!(drivers.usages.file_systems_of_pod("u1").is_empty());
 }
 
 #[test]
