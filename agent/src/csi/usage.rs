@@ -160,6 +160,10 @@ impl Usages {
             }
             *self.told() = fresh;
             tokio::time::sleep(period).await;
+            if held.borrow().is_empty() {
+                // Nobody is asked before there is a volume again, and what was told is over.
+                show(std::iter::empty());
+            }
         }
     }
 }
@@ -334,5 +338,9 @@ mod tests {
         assert_eq!(places[&path], ("data".to_owned(), claim.clone()));
         usages.forget("u1");
         assert!(usages.file_systems_of_pod("u1").is_empty());
+        tokio::select! {
+            () = keeping => unreachable!("it waits for volumes"),
+            () = shown(false) => {}
+        }
     }
 }
