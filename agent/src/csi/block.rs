@@ -107,7 +107,7 @@ impl Volumes {
         data::remove(&self.places.block_data(name))?;
         let all = self.places.block(name);
         data::gone(std::fs::remove_dir(&all), &all)?;
-        self.note_use(&volume.driver_name, &volume.volume_handle, false);
+        self.note_unused(&volume.driver_name, &volume.volume_handle);
         Ok(())
     }
 

@@ -23,6 +23,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
 
+pub use attach::Reported;
 pub use block::make_link;
 pub use client::{CsiError, Driver};
 pub use data::make_private;

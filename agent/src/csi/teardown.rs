@@ -97,7 +97,7 @@ impl Volumes {
             data::gone(std::fs::remove_dir(&staging), &staging)?;
             data::remove(&folder)?;
         }
-        self.note_use(name, handle, false);
+        self.note_unused(name, handle);
         Ok(())
     }
 

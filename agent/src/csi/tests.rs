@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use proto::api::core::v1::{
-    ConfigMap, Container, CsiPersistentVolumeSource, CsiVolumeSource, ObjectReference, PersistentVolume,
-    PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeClaimStatus, PersistentVolumeClaimVolumeSource,
-    PersistentVolumeSource, PersistentVolumeSpec, Pod, PodSpec, Secret, Service, Volume, VolumeMount,
-    VolumeResourceRequirements, VolumeSource,
+    AttachedVolume, ConfigMap, Container, CsiPersistentVolumeSource, CsiVolumeSource, NodeStatus, ObjectReference,
+    PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeClaimStatus,
+    PersistentVolumeClaimVolumeSource, PersistentVolumeSource, PersistentVolumeSpec, Pod, PodSpec, Secret, Service,
+    Volume, VolumeMount, VolumeResourceRequirements, VolumeSource,
 };
 use proto::api::storage::v1::{CsiDriver, CsiDriverSpec, VolumeAttachment, VolumeAttachmentStatus, VolumeError};
 use proto::apimachinery::pkg::api::resource::Quantity;
@@ -234,11 +234,21 @@ impl World {
     /// A run of the agent.
     fn volumes(&self) -> Volumes {
         let in_use = self.in_use.clone();
+        let (hears, heard) = watch::channel(0);
+        let status = NodeStatus {
+            volumes_attached: vec![AttachedVolume { name: UNIQUE.into(), ..Default::default() }],
+            ..Default::default()
+        };
+        let node = proto::api::core::v1::Node { status: Some(status), ..Default::default() };
         let deps = CsiDeps {
             root_dir: self.root.clone(),
             node: "n".into(),
             drivers: self.drivers.clone(),
-            in_use: Box::new(move |names| *in_use.lock().unwrap() = names),
+            in_use: Box::new(move |volumes| {
+                *in_use.lock().unwrap() = volumes.names;
+                hears.send_replace(volumes.change);
+            }),
+            reported: Some(Reported { heard, node: watch::channel(Arc::new(node)).1 }),
         };
         Volumes::new(deps, self.api.clone(), Arc::new(Nothing), Arc::new(Nothing))
     }
@@ -287,6 +297,7 @@ fn wanted<'a>(pod: &'a Pod, volume: &PersistentVolume) -> Wanted<'a> {
     Wanted::persistent(pod, volume, volume.spec.as_ref().unwrap(), &source, false)
 }
 
+const UNIQUE: &str = "kubernetes.io/csi/folder.example.com^abc";
 const STAGED: &str = "plugins/kubernetes.io/csi/folder.example.com/ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad/globalmount";
 
 fn plain() -> CsiDriverSpec {
@@ -390,7 +401,7 @@ async fn what_is_not_unstaged_at_once_is_tried_again_and_in_use_until_then() {
         *world.book.busy.lock().unwrap() = 2;
         volumes.tear_down("u1").await.unwrap();
         assert_eq!(world.book.take().len(), 2, "unpublished, and asked to unstage");
-        assert_eq!(*world.in_use.lock().unwrap(), ["kubernetes.io/csi/folder.example.com^abc"]);
+        assert_eq!(*world.in_use.lock().unwrap(), [UNIQUE]);
         world.in_use.lock().unwrap().clear();
         drop(world.volumes());
         assert_eq!(world.in_use.lock().unwrap().len(), 1, "to the next agent as well");
@@ -424,7 +435,7 @@ async fn an_attached_volume_is_in_use_and_its_driver_hears_of_pod_tokens_and_dis
     let (pod, volume) = (pod("u1"), volume(false));
     let volumes = world.volumes();
     volumes.set_up(&wanted(&pod, &volume)).await.unwrap();
-    assert_eq!(*world.in_use.lock().unwrap(), ["kubernetes.io/csi/folder.example.com^abc"]);
+    assert_eq!(*world.in_use.lock().unwrap(), [UNIQUE]);
     let contexts = std::mem::take(&mut *world.book.contexts.lock().unwrap());
     assert_eq!(contexts[0].get("disk").map(String::as_str), Some("sdx"));
     assert_eq!(contexts[1].get("csi.storage.k8s.io/pod.uid").map(String::as_str), Some("u1"));
@@ -432,7 +443,7 @@ async fn an_attached_volume_is_in_use_and_its_driver_hears_of_pod_tokens_and_dis
         contexts[1].get("csi.storage.k8s.io/serviceAccount.tokens").map(String::as_str),
         Some(r#"{"vault":{"expirationTimestamp":"1970-01-01T00:00:00Z","token":"for vault"}}"#)
     );
-    assert_eq!(*world.in_use.lock().unwrap(), ["kubernetes.io/csi/folder.example.com^abc"]);
+    assert_eq!(*world.in_use.lock().unwrap(), [UNIQUE]);
     volumes.tear_down("u1").await.unwrap();
     assert!(world.in_use.lock().unwrap().is_empty());
     world.end();
@@ -562,7 +573,7 @@ async fn a_size_that_nobody_wants_any_more_is_given_up_and_a_used_volume_is_left
     world.book.take();
     assert_eq!(later().await, (false, String::new()));
     assert_eq!(world.book.take(), Vec::<String>::new());
-    volumes.note_use("folder.example.com", "abc", false);
+    volumes.note_unused("folder.example.com", "abc");
     later().await;
     assert_eq!(world.book.take().len(), 1, "nobody uses it any more");
     world.end();
@@ -607,6 +618,7 @@ async fn a_volume_grows_once_however_often_its_pod_is_looked_after() {
             node: "n".into(),
             drivers: world.drivers.clone(),
             in_use: Box::new(|_| {}),
+            reported: None,
         },
     });
     manager.setup(&pod, &mut Told::default()).await.unwrap();

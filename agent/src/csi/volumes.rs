@@ -3,7 +3,7 @@
 //! One volume is worked on by one pod at a time, setting up or taking down, so that nobody unstages what another is about
 //! to use. The order on disk: the pod's `vol_data.json` first, then that of the staged volume, then the driver is called.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -15,11 +15,13 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tonic::Code;
 
+use crate::node::VolumesInUse;
 use crate::objects::{Objects, Tokens};
 use crate::pod::spec::PodExt;
 use crate::volumes::claims::Claims;
 use crate::volumes::{mount_table, ownership};
 
+use super::attach::{Listed, Reported};
 use super::client::{Capabilities, Driver};
 use super::data::{self, Places, VolumeData};
 use super::usage::{Held, Teller};
@@ -33,8 +35,8 @@ const ATTACH_PATIENCE: Duration = Duration::from_secs(123);
 /// For a volume that a running pod has: its sync must not wait for what may never come.
 const LOOK_ONLY: Duration = Duration::from_secs(1);
 
-/// Gets the unique names of the volumes in use whenever they change.
-pub type InUse = Box<dyn Fn(Vec<String>) + Send + Sync>;
+/// Gets the volumes in use whenever they change.
+pub type InUse = Box<dyn Fn(VolumesInUse) + Send + Sync>;
 
 /// What volumes of drivers need from the rest of the agent.
 pub struct CsiDeps {
@@ -42,6 +44,8 @@ pub struct CsiDeps {
     pub node: String,
     pub drivers: Arc<Drivers>,
     pub in_use: InUse,
+    /// `None` where nobody writes into the node's status what is attached.
+    pub reported: Option<Reported>,
 }
 
 /// Why a pod cannot have a volume, by the step that failed; the texts are the kubelet's.
@@ -75,6 +79,19 @@ struct Step<'a, 'p> {
     group: Option<u32>,
 }
 
+/// Volumes in use by their unique names, each with the change that brought it.
+#[derive(Default)]
+struct Used {
+    since: BTreeMap<String, u64>,
+    change: u64,
+}
+
+impl Used {
+    fn told(&self) -> VolumesInUse {
+        VolumesInUse { names: self.since.keys().cloned().collect(), change: self.change }
+    }
+}
+
 /// The volumes of drivers on this node.
 pub struct Volumes {
     pub(super) deps: CsiDeps,
@@ -85,7 +102,7 @@ pub struct Volumes {
     /// By pod and volume; empty after a start, so that each is published once more then.
     published: Mutex<HashMap<(String, String), Published>>,
     turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
-    in_use: Mutex<BTreeSet<String>>,
+    in_use: Mutex<Used>,
     /// A volume that no pod has could not be unstaged.
     pub(super) left: Notify,
     /// When a volume was last made to grow.
@@ -99,9 +116,11 @@ impl Volumes {
         let places = Places { root: deps.root_dir.clone() };
         let staged = places.all_staged().into_iter().map(|(_, data)| data);
         let before = staged.chain(places.all_blocks().into_iter().map(|(_, data)| data));
-        let in_use: BTreeSet<String> = before.map(|d| data::unique_name(&d.driver_name, &d.volume_handle)).collect();
-        if !in_use.is_empty() {
-            (deps.in_use)(in_use.iter().cloned().collect());
+        let since: BTreeMap<String, u64> =
+            before.map(|d| (data::unique_name(&d.driver_name, &d.volume_handle), 1)).collect();
+        let in_use = Used { change: u64::from(!since.is_empty()), since };
+        if in_use.change > 0 {
+            (deps.in_use)(in_use.told());
         }
         Volumes {
             deps,
@@ -198,16 +217,27 @@ impl Volumes {
         turn
     }
 
-    /// Tells the node's status that a volume is used, or no more: only then may it be detached.
-    pub(super) fn note_use(&self, driver: &str, handle: &str, used: bool) {
-        let name = data::unique_name(driver, handle);
-        if !used {
-            self.refused.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
-        }
+    /// Tells the node's status that a volume is used, and by which change it has come to be so.
+    fn note_use(&self, name: &str) -> u64 {
         let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
-        let changed = if used { in_use.insert(name) } else { in_use.remove(&name) };
-        if changed {
-            (self.deps.in_use)(in_use.iter().cloned().collect());
+        if let Some(change) = in_use.since.get(name) {
+            return *change;
+        }
+        in_use.change += 1;
+        let change = in_use.change;
+        in_use.since.insert(name.to_owned(), change);
+        (self.deps.in_use)(in_use.told());
+        change
+    }
+
+    /// Tells the node's status that a volume is used no more: only then may it be detached.
+    pub(super) fn note_unused(&self, driver: &str, handle: &str) {
+        let name = data::unique_name(driver, handle);
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+        let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        if in_use.since.remove(&name).is_some() {
+            in_use.change += 1;
+            (self.deps.in_use)(in_use.told());
         }
     }
 
@@ -330,11 +360,13 @@ impl Volumes {
         if spec.attach_required == Some(false) {
             return Ok(BTreeMap::new());
         }
-        self.note_use(&wanted.driver, &wanted.handle, true);
+        let volume = data::unique_name(&wanted.driver, &wanted.handle);
+        let change = self.note_use(&volume);
+        let mut listed = self.deps.reported.clone().map(|node| Listed { node, volume, change });
         let name = data::attachment_name(&wanted.handle, &wanted.driver, &self.deps.node);
         // Only a driver that says how often its limits are to be asked for wants pods turned away.
         let kept = spec.node_allocatable_update_period_seconds.is_some_and(|period| period != 0);
-        let waited = attach::wait(&*self.api, &name, patience).await;
+        let waited = attach::wait(&*self.api, &name, listed.as_mut(), patience).await;
         waited.map_err(|no| Failure::Attach { why: no.why, exhausted: no.exhausted && kept })
     }
 

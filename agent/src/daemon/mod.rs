@@ -261,6 +261,7 @@ async fn start(
     let (runtime_sender, runtime) = watch::channel(Arc::new(node::unknown_runtime()));
     let csi_node = (!standalone).then(|| node::NO_CSI_NODE.to_owned());
     let (signal_sender, node_signals) = watch::channel(NodeSignals { csi_node, ..NodeSignals::default() });
+    let (volumes_heard, heard) = watch::channel(0);
     let (reach, reached) = watch::channel((!standalone).then(|| NOT_HEARD.to_owned()));
     tasks.spawn(node::monitor_runtime(cri.clone(), runtime_sender, progress.register("runtime", RUNTIME_LIMIT)));
     tasks.spawn(container_logs::run(cri.clone(), RotatePolicy::of(&config)));
@@ -318,6 +319,7 @@ async fn start(
         reach,
         node: node_sender,
         heard: node_heard,
+        volumes_heard,
         events: events.clone(),
         status_beat: progress.register("node status", node::round_limit(&config)),
         lease_beat: progress.register("lease", node::round_limit(&config)),
@@ -381,6 +383,7 @@ async fn start(
             dra,
             managers,
             drivers,
+            volumes_heard: heard,
             providers,
             user_ids,
         };

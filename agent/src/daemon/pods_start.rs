@@ -13,9 +13,9 @@ use crate::cgroups::{self, Cgroups};
 use crate::cli::Flags;
 use crate::config::{Configuration, FeatureGates};
 use crate::cri::CriClient;
-use crate::csi::Drivers;
 use crate::csi::usage::TellAbnormal;
 use crate::csi::volumes::CsiDeps;
+use crate::csi::{Drivers, Reported};
 use crate::device_plugins::Devices;
 use crate::dns_hosts::{NodeDns, cluster_servers, local_servers};
 use crate::dra::Dra;
@@ -50,6 +50,7 @@ pub struct PodParts {
     pub dra: Arc<Dra>,
     pub managers: Arc<Managers>,
     pub drivers: Arc<Drivers>,
+    pub volumes_heard: watch::Receiver<u64>,
     pub providers: Vec<Provider>,
     pub events: NodeEvents,
     pub user_ids: pods::UserIds,
@@ -135,8 +136,12 @@ pub async fn start_pods(
             drivers: parts.drivers.clone(),
             in_use: {
                 let signals = node_signals.clone();
-                Box::new(move |names| signals.send_modify(|s| s.volumes_in_use = names))
+                Box::new(move |volumes| signals.send_modify(|s| s.volumes_in_use = volumes))
             },
+            // Where no controller attaches, nobody writes down what is attached.
+            reported: config
+                .enable_controller_attach_detach
+                .then(|| Reported { heard: parts.volumes_heard, node: node.clone() }),
         },
     }));
     tokio::spawn({

@@ -237,12 +237,15 @@ impl Keeper {
         for attempt in 1.. {
             self.tell_schedulable();
             let Some(old) = &self.known else { return Ok(()) };
+            // Before the status is computed, which may have a later one already.
+            let volumes = self.deps.signals.borrow().volumes_in_use.change;
             let new = self.compute(old);
             let changed = status::differ(old, &new) || self.first_report;
-            if !changed && self.reported.elapsed() < self.report_after {
+            let due = changed || self.reported.elapsed() >= self.report_after;
+            let Some(changes) = patch::diff(old, &new).filter(|_| due) else {
+                self.note_heard(volumes);
                 return Ok(());
-            }
-            let Some(changes) = patch::diff(old, &new) else { return Ok(()) };
+            };
             self.tell(old, &new);
             let body = json!({"status": changes}).to_string();
             let name = self.deps.settings.name.clone();
@@ -256,6 +259,7 @@ impl Keeper {
                     // The watch may have brought a later one meanwhile.
                     own::take_answer(&self.deps.node, node, &before);
                     self.known = Some(status_of(&self.deps.node.borrow()));
+                    self.note_heard(volumes);
                     if status::is_ready(&new)
                         && let Some(at) = self.registered.take()
                     {
@@ -281,6 +285,11 @@ impl Keeper {
             }
         }
         Ok(())
+    }
+
+    /// The API server has the volumes in use as they were after this change.
+    fn note_heard(&self, change: u64) {
+        self.deps.volumes_heard.send_if_modified(|heard| std::mem::replace(heard, change) != change);
     }
 
     /// Registers a node that is gone. Waits for the API server as long as it takes, which is no hang of this loop.
@@ -392,7 +401,96 @@ fn report_after(frequency: Duration, changed: bool) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use bytes::Bytes;
+    use http::{Method, Request, Response, header};
+    use http_body_util::{BodyExt as _, Full};
+
     use super::*;
+    use crate::api::{Body, ClientOptions, Transport};
+    use crate::cri::CriClient;
+    use crate::daemon::Progress;
+    use crate::device_plugins::Devices;
+    use crate::node::{NodeSettings, NodeSignals, VolumesInUse, unknown_runtime};
+
+    /// A server with a node, which notes what is patched while it takes anything.
+    #[derive(Default)]
+    struct Server {
+        patches: Mutex<Vec<Value>>,
+        refuses: AtomicBool,
+    }
+
+    impl Transport for Server {
+        fn send<'a>(
+            &'a self,
+            request: Request<Bytes>,
+        ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, ApiError>> + Send + 'a>> {
+            let mut patches = self.patches.lock().unwrap();
+            if request.method() == Method::PATCH {
+                if self.refuses.load(Ordering::Relaxed) {
+                    return Box::pin(std::future::ready(Err(ApiError::Connect("refused".into()))));
+                }
+                patches.push(serde_json::from_slice(request.body()).unwrap());
+            }
+            let status =
+                patches.last().map_or(json!({}), |patch| json!({"volumesInUse": patch["status"]["volumesInUse"]}));
+            let metadata = json!({"name": "n", "uid": "u", "resourceVersion": (patches.len() + 1).to_string()});
+            let node = json!({"kind": "Node", "apiVersion": "v1", "metadata": metadata, "status": status});
+            let answer = Response::builder()
+                .header(header::CONTENT_TYPE, "application/json")
+                .body(Full::new(Bytes::from(node.to_string())).map_err(Into::into).boxed_unsync())
+                .map_err(|e| ApiError::Malformed(e.to_string()));
+            Box::pin(std::future::ready(answer))
+        }
+    }
+
+    /// Whether a volume is this node's depends on whether the API server knows that it is used.
+    #[tokio::test(start_paused = true)]
+    async fn volumes_are_heard_of_when_the_server_has_taken_the_status_that_names_them() {
+        let server = Arc::new(Server::default());
+        let client = Client::new(server.clone(), &ClientOptions::default());
+        let (volumes_heard, heard) = watch::channel(0);
+        let (signals, _signals) = watch::channel(NodeSignals::default());
+        let (node, _node) = watch::channel(Arc::default());
+        let progress = Progress::default();
+        let limit = Duration::from_secs(60);
+        let deps = NodeDeps {
+            settings: NodeSettings::for_tests("n"),
+            client: client.clone(),
+            cri: CriClient::new("/nowhere.sock", None, limit).unwrap(),
+            addresses: Vec::new(),
+            runtime: watch::channel(Arc::new(unknown_runtime())).1,
+            signals: signals.clone(),
+            reach: watch::channel(None).0,
+            node,
+            volumes_heard,
+            events: Arc::new(|_, _, _| {}),
+            status_beat: progress.register("status", limit),
+            lease_beat: progress.register("lease", limit),
+            devices: Devices::new("/nonexistent".into(), Arc::default(), |_| {}),
+            standalone: false,
+        };
+        let mut keeper = Keeper::new(client, deps);
+        let in_use = |change| {
+            let volumes_in_use = VolumesInUse { names: vec!["v".into()], change };
+            signals.send_replace(NodeSignals { volumes_in_use, ..NodeSignals::default() });
+        };
+        in_use(3);
+        server.refuses.store(true, Ordering::Relaxed);
+        assert!(keeper.report().await.is_err());
+        assert_eq!(*heard.borrow(), 0);
+        server.refuses.store(false, Ordering::Relaxed);
+        keeper.report().await.unwrap();
+        assert_eq!(server.patches.lock().unwrap()[0]["status"]["volumesInUse"], json!(["v"]));
+        assert_eq!(*heard.borrow(), 3);
+        // Taken back and used again before anything was said: the server has it as it is.
+        in_use(5);
+        keeper.report().await.unwrap();
+        assert_eq!(*heard.borrow(), 5);
+    }
 
     #[test]
     fn reports_after_a_change_are_spread_by_half_of_the_interval_each_way() {

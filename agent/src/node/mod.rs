@@ -71,8 +71,15 @@ pub struct NodeSignals {
     pub csi_node: Option<String>,
     /// Further reasons why the node is not ready, such as missing cgroups.
     pub not_ready: Vec<String>,
-    /// Unique names of attachable volumes that pods use.
-    pub volumes_in_use: Vec<String>,
+    pub volumes_in_use: VolumesInUse,
+}
+
+/// Attachable volumes that pods use.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VolumesInUse {
+    pub names: Vec<String>,
+    /// Counts how often they changed, so that it can be told which of it the API server has heard.
+    pub change: u64,
 }
 
 /// Where events about the node go: type, reason, message.
@@ -186,6 +193,8 @@ pub struct NodeDeps {
     pub node: watch::Sender<Arc<Node>>,
     /// Becomes true when the API server has said what it has of this node, also where that is nothing.
     pub heard: watch::Sender<bool>,
+    /// Gets the last change of the volumes in use that the API server has heard of, after the node that says so.
+    pub volumes_heard: watch::Sender<u64>,
     pub events: NodeEvents,
     pub status_beat: Beat,
     pub lease_beat: Beat,

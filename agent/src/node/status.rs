@@ -66,7 +66,7 @@ pub fn build(old: &Value, facts: &Facts<'_>) -> Value {
     if let Some(features) = &facts.runtime.features {
         put("features", json!({"supplementalGroupsPolicy": features.supplemental_groups_policy}));
     }
-    put("volumesInUse", json!(facts.signals.volumes_in_use));
+    put("volumesInUse", json!(facts.signals.volumes_in_use.names));
     if facts.gates.enabled("NodeDeclaredFeatures") {
         let declared = declared_features(&declared_by_gates(facts.gates), facts.runtime.features.as_ref());
         put("declaredFeatures", json!(declared));

@@ -118,7 +118,13 @@ fn manager_with(root: &Path, objects: &Arc<Memory>, drivers: Arc<crate::csi::Dri
         tokens: objects.clone(),
         claims: objects.clone(),
         node,
-        csi: CsiDeps { root_dir: root.into(), node: "n".into(), drivers, in_use: Box::new(|_| {}) },
+        csi: CsiDeps {
+            root_dir: root.into(),
+            node: "n".into(),
+            drivers,
+            in_use: Box::new(|_| {}),
+            reported: None,
+        },
     })
 }
 
