@@ -12,6 +12,7 @@ mod client;
 mod context;
 mod data;
 mod expand;
+pub mod limit;
 mod teardown;
 pub mod usage;
 pub mod volumes;
@@ -19,9 +20,9 @@ mod wanted;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 pub use attach::Reported;
 pub use block::make_link;
@@ -33,6 +34,8 @@ pub use wanted::Wanted;
 #[derive(Default)]
 pub struct Drivers {
     sockets: Mutex<BTreeMap<String, PathBuf>>,
+    /// Who is told, by driver, that the node can have no further volume.
+    full: Mutex<BTreeMap<String, Arc<Notify>>>,
     /// Counts registrations.
     arrivals: watch::Sender<u64>,
     /// How full the volumes of pods are.
@@ -50,6 +53,13 @@ impl Drivers {
     /// A driver that took its registration back.
     pub fn remove(&self, name: &str) {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        self.full.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
+    /// Is notified when a driver's attacher found the node full.
+    pub fn full(&self, name: &str) -> Arc<Notify> {
+        let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
+        full.entry(name.to_owned()).or_default().clone()
     }
 
     /// # Errors

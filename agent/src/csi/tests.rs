@@ -27,10 +27,12 @@ use crate::volumes::{Manager, Told, VolumeDeps};
 
 /// Makes a folder where a volume is published, and removes it again.
 #[derive(Default)]
-struct Book {
+pub(super) struct Book {
     calls: Mutex<Vec<String>>,
     contexts: Mutex<Vec<BTreeMap<String, String>>>,
     refuse: Mutex<Option<Status>>,
+    /// Volumes that the node takes.
+    pub(super) most: Mutex<i64>,
     /// So many volumes are not unstaged when asked.
     busy: Mutex<u8>,
     /// The volume that is never unstaged.
@@ -134,7 +136,8 @@ impl Node for Book {
         Ok(Response::new(NodeGetCapabilitiesResponse { capabilities }))
     }
     async fn node_get_info(&self, _: Request<NodeGetInfoRequest>) -> Result<Response<NodeGetInfoResponse>, Status> {
-        Ok(Response::new(NodeGetInfoResponse { node_id: "me".into(), ..Default::default() }))
+        let max_volumes_per_node = *self.most.lock().unwrap();
+        Ok(Response::new(NodeGetInfoResponse { node_id: "me".into(), max_volumes_per_node, ..Default::default() }))
     }
 }
 
@@ -206,16 +209,16 @@ impl Tokens for Nothing {
 }
 
 /// A node with one driver.
-struct World {
+pub(super) struct World {
     root: PathBuf,
-    book: Arc<Book>,
-    drivers: Arc<Drivers>,
+    pub(super) book: Arc<Book>,
+    pub(super) drivers: Arc<Drivers>,
     api: Arc<Api>,
     in_use: Arc<Mutex<Vec<String>>>,
 }
 
 impl World {
-    fn new(name: &str, spec: CsiDriverSpec) -> Self {
+    pub(super) fn new(name: &str, spec: CsiDriverSpec) -> Self {
         let root = std::env::temp_dir().join(format!("csi-{name}-{}", std::process::id())).join("kubelet");
         std::fs::create_dir_all(&root).unwrap();
         let (book, drivers) = (Arc::new(Book::default()), Arc::new(Drivers::default()));
@@ -253,7 +256,7 @@ impl World {
         Volumes::new(deps, self.api.clone(), Arc::new(Nothing), Arc::new(Nothing))
     }
 
-    fn end(self) {
+    pub(super) fn end(self) {
         std::fs::remove_dir_all(self.root.parent().unwrap()).unwrap();
     }
 }
@@ -461,6 +464,9 @@ async fn a_full_node_is_known_by_the_attachers_code_where_the_driver_keeps_its_l
         let (pod, volume) = (pod("u1"), volume(false));
         let failed = world.volumes().set_up(&wanted(&pod, &volume)).await.unwrap_err();
         assert_eq!(failed, super::volumes::Failure::Attach { why: "no slot".into(), exhausted: want });
+        let full = world.drivers.full("folder.example.com");
+        let asked = tokio::time::timeout(std::time::Duration::from_millis(1), full.notified()).await.is_ok();
+        assert_eq!(asked, want, "the driver is asked for its limit");
         world.end();
     }
 }

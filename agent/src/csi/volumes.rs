@@ -367,7 +367,13 @@ impl Volumes {
         // Only a driver that says how often its limits are to be asked for wants pods turned away.
         let kept = spec.node_allocatable_update_period_seconds.is_some_and(|period| period != 0);
         let waited = attach::wait(&*self.api, &name, listed.as_mut(), patience).await;
-        waited.map_err(|no| Failure::Attach { why: no.why, exhausted: no.exhausted && kept })
+        waited.map_err(|no| {
+            let exhausted = no.exhausted && kept;
+            if exhausted {
+                self.deps.drivers.full(&wanted.driver).notify_one();
+            }
+            Failure::Attach { why: no.why, exhausted }
+        })
     }
 
     /// For all pods of this node at once. Remembered also for a driver that does not stage, as the kubelet does.

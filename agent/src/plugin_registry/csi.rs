@@ -1,7 +1,8 @@
 //! Storage drivers (CSI): their place in the CSINode object and on the Node.
 //!
 //! A driver says which id it has for this node, how many volumes it takes, and where the node lies; the scheduler and
-//! the attacher read that from the CSINode, the Node's annotation and its labels.
+//! the attacher read that from the CSINode, the Node's annotation and its labels. How many it takes is kept up to date
+//! for as long as it is there.
 //!
 //! Followed: `pkg/volume/csi/csi_plugin.go`, `nodeinfomanager`.
 
@@ -13,9 +14,11 @@ use proto::api::core::v1::Node;
 use proto::api::storage::v1::CsiNode;
 use proto::csi::NodeGetInfoResponse;
 use serde_json::{Map, Value, json};
+use tokio::task::JoinSet;
 
 use crate::api::{ApiError, Client, Kind as _, PatchType};
 use crate::csi::Drivers;
+use crate::csi::limit::{self, Limit};
 
 const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
 
@@ -70,17 +73,24 @@ pub struct CsiDrivers {
     drivers: Arc<Drivers>,
     /// The versions of those that are in.
     versions: Mutex<BTreeMap<String, Version>>,
+    /// What keeps the limit of each that is in.
+    limits: Mutex<BTreeMap<String, JoinSet<()>>>,
     /// One driver at a time changes the objects that they share.
     turn: tokio::sync::Mutex<()>,
 }
 
 impl CsiDrivers {
     pub fn new(client: Option<Client>, node: String, drivers: Arc<Drivers>) -> Self {
-        Self { client, node, drivers, versions: Mutex::default(), turn: tokio::sync::Mutex::default() }
+        let (versions, limits, turn) = (Mutex::default(), Mutex::default(), tokio::sync::Mutex::default());
+        Self { client, node, drivers, versions, limits, turn }
     }
 
     fn versions(&self) -> MutexGuard<'_, BTreeMap<String, Version>> {
         self.versions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn limits(&self) -> MutexGuard<'_, BTreeMap<String, JoinSet<()>>> {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a driver may be what is known by its name: only a newer version takes the place of one that is there.
@@ -109,15 +119,28 @@ impl CsiDrivers {
         let registered = self.tell(name).await;
         // Noted at the end: who is given up on the way, for its socket went, must not stand in the way of the one that follows.
         match (&registered, before) {
-            (Ok(()), _) => drop(self.versions().insert(name.to_owned(), version)),
+            (Ok(limit), _) => {
+                self.versions().insert(name.to_owned(), version);
+                self.keep_limit(name, *limit);
+            }
             // An older driver goes on where a newer one fails.
             (Err(_), Some(before)) if self.versions().contains_key(name) => drop(self.drivers.insert(name, before)),
             (Err(_), _) => self.drivers.remove(name),
         }
-        registered
+        registered.map(drop)
     }
 
-    async fn tell(&self, name: &str) -> Result<(), String> {
+    /// In place of what kept the limit of the driver before.
+    fn keep_limit(&self, name: &str, written: Option<i32>) {
+        let Some(client) = self.client.clone() else { return };
+        let (driver, node, drivers) = (name.to_owned(), self.node.clone(), self.drivers.clone());
+        let mut keeping = JoinSet::new();
+        keeping.spawn(Limit { client, node, driver, drivers, written }.keep());
+        self.limits().insert(name.to_owned(), keeping);
+    }
+
+    /// The limit that the driver has told, and that stands in the CSINode now.
+    async fn tell(&self, name: &str) -> Result<Option<i32>, String> {
         let driver = self.drivers.get(name).map_err(|e| e.to_string())?;
         let info = driver.info().await.map_err(|e| e.to_string())?;
         if info.node_id.is_empty() {
@@ -126,7 +149,8 @@ impl CsiDrivers {
         let _turn = self.turn.lock().await;
         self.write(name, &info)
             .await
-            .map_err(|e| format!("error updating CSINode object with CSI driver node info: {e}"))
+            .map_err(|e| format!("error updating CSINode object with CSI driver node info: {e}"))?;
+        Ok(limit::count(&info))
     }
 
     async fn write(&self, name: &str, info: &NodeGetInfoResponse) -> Result<(), WriteError> {
@@ -144,8 +168,7 @@ impl CsiDrivers {
             "nodeID": info.node_id,
             "topologyKeys": segments.keys().collect::<Vec<_>>(),
         });
-        if info.max_volumes_per_node > 0 {
-            let count = i32::try_from(info.max_volumes_per_node).unwrap_or(i32::MAX);
+        if let Some(count) = limit::count(info) {
             driver["allocatable"] = json!({"count": count});
         }
         Ok(self.patch_drivers(client, driver).await?)
@@ -153,6 +176,7 @@ impl CsiDrivers {
 
     /// The driver is gone.
     pub async fn unregister(&self, name: &str) {
+        self.limits().remove(name);
         self.drivers.remove(name);
         self.versions().remove(name);
         let Some(client) = &self.client else { return };
