@@ -22,7 +22,7 @@ use crate::pod::crash_loop::CrashLoop;
 use crate::pod::spec::PodExt;
 use crate::pod::step::step;
 use crate::probes::{PodProbes, ProbeKind, Running, Verdict, Verdicts, has_probes};
-use crate::status::generate::Override;
+use crate::status::generate::{Override, one_of_each_family};
 use crate::status::{StartError, with_verdict};
 use crate::volumes::{Told, VolumeError};
 use crate::{metrics, spans};
@@ -582,10 +582,7 @@ impl Worker {
             Running { name: c.name.clone(), container_id: c.id.clone(), started_at: c.started_at, before }
         });
         let running: Vec<Running> = running.collect();
-        let ip = match self.observed.ips().first() {
-            Some(ip) => ip.clone(),
-            None => self.shared.host_ips().into_iter().next().unwrap_or_default(),
-        };
+        let ip = probed_address(self.observed.ips(), self.shared.host_ips());
         let bare: Vec<Running> = running.iter().map(|r| Running { before: None, ..r.clone() }).collect();
         let sent = (bare, ip.clone(), terminating, self.pod.meta().generation);
         if self.probes_sent.as_ref() != Some(&sent) {
@@ -630,6 +627,12 @@ impl Worker {
     }
 }
 
+/// Where a pod is probed: where its status says that it is.
+fn probed_address(of_pod: &[String], of_node: Vec<String>) -> String {
+    let told = one_of_each_family(of_pod, of_node.first());
+    told.into_iter().chain(of_node).next().unwrap_or_default()
+}
+
 /// The pod that a span is about.
 pub(super) fn described(pod: &Pod) -> Vec<spans::KeyValue> {
     let whole = format!("{}/{}", pod.namespace(), pod.name());
@@ -652,6 +655,17 @@ fn tell_found(shared: &Shared, pod: &Pod, verdicts: &[Verdict]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A pod whose runtime tells its addresses in another order was probed where nobody was told that it is.
+    #[test]
+    fn a_pod_is_probed_at_the_address_of_its_status() {
+        let texts = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        let both = texts(&["fd00::2", "10.0.0.2"]);
+        assert_eq!(probed_address(&both, texts(&["192.0.2.1", "2001:db8::1"])), "10.0.0.2");
+        assert_eq!(probed_address(&both, texts(&["2001:db8::1"])), "fd00::2");
+        assert_eq!(probed_address(&both[..1], texts(&["192.0.2.1"])), "fd00::2", "the only one that it has");
+        assert_eq!(probed_address(&[], texts(&["192.0.2.1"])), "192.0.2.1");
+    }
 
     /// Every pod used to hold room for all that its worker may ever be in the middle of.
     #[test]
