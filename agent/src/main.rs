@@ -73,8 +73,9 @@ fn main() -> ExitCode {
     let privileges = settings.drop_capabilities.then(capabilities::drop_unneeded);
     start_log(&loaded.config.logging, &settings);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), kubernetes = node::KUBELET_VERSION, "node-agent");
+    let idle = config::without_effect(&loaded);
     let deprecated = loaded.deprecated.iter().filter(|_| !flags.silence_deprecations);
-    for oddity in loaded.oddities.iter().chain(deprecated) {
+    for oddity in loaded.oddities.iter().chain(&idle).chain(deprecated) {
         tracing::warn!("configuration: {oddity}");
     }
     if let Some(outcome) = privileges {

@@ -1,5 +1,5 @@
 //! What is accepted for the sake of existing configurations and does nothing here: one table for the reference in `docs/`
-//! and for the warnings of `config check`.
+//! and for the warnings of `config check` and of the start.
 
 use serde_json::Value;
 
@@ -154,6 +154,49 @@ mod tests {
         found.dedup();
         found.retain(|name| name.chars().next().is_some_and(char::is_uppercase));
         assert_eq!(found, ASKED);
+    }
+
+    /// Whoever starts the agent as kubeadm has a kubelet started has nothing to mend.
+    #[test]
+    fn kubeadms_configuration_is_not_warned_about() {
+        let text = "apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+authentication: {anonymous: {enabled: false}, webhook: {cacheTTL: 0s, enabled: true},
+  x509: {clientCAFile: /etc/kubernetes/pki/ca.crt}}
+authorization: {mode: Webhook, webhook: {cacheAuthorizedTTL: 0s, cacheUnauthorizedTTL: 0s}}
+cgroupDriver: systemd
+clusterDNS: [10.96.0.10]
+clusterDomain: cluster.local
+containerRuntimeEndpoint: \"\"
+cpuManagerReconcilePeriod: 0s
+crashLoopBackOff: {}
+evictionPressureTransitionPeriod: 0s
+fileCheckFrequency: 0s
+healthzBindAddress: 127.0.0.1
+healthzPort: 10248
+httpCheckFrequency: 0s
+imageMaximumGCAge: 0s
+imageMinimumGCAge: 0s
+logging: {flushFrequency: 0, options: {json: {infoBufferSize: \"0\"}, text: {infoBufferSize: \"0\"}}, verbosity: 0}
+memorySwap: {}
+nodeStatusReportFrequency: 0s
+nodeStatusUpdateFrequency: 0s
+resolvConf: /run/systemd/resolve/resolv.conf
+rotateCertificates: true
+runtimeRequestTimeout: 0s
+shutdownGracePeriod: 0s
+shutdownGracePeriodCriticalPods: 0s
+staticPodPath: /etc/kubernetes/manifests
+streamingConnectionIdleTimeout: 0s
+syncFrequency: 0s
+volumeStatsAggPeriod: 0s
+";
+        let file = std::env::temp_dir().join(format!("kubeadm-{}.yaml", std::process::id()));
+        std::fs::write(&file, text).expect("writes");
+        let loaded = load(&Sources { file: Some(file.clone()), ..Sources::default() });
+        std::fs::remove_file(file).expect("removes");
+        let loaded = loaded.expect("valid");
+        assert_eq!((without_effect(&loaded), loaded.oddities), (Vec::new(), Vec::new()));
     }
 
     #[test]
