@@ -54,6 +54,7 @@ const ASKED: &[&str] = &[
     "PodLevelResources",
     "PodLogsQuerySplitStreams",
     "PodsAPI",
+    "PreventStaticPodAPIReferences",
     "QOSReserved",
     "ReloadKubeletClientCAFile",
     "ReloadKubeletServerCertificateFile",

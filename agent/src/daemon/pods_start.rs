@@ -164,6 +164,7 @@ pub async fn start_pods(
                 headers: config.static_pod_url_header.clone(),
                 every: config.http_check_frequency.get(),
             }),
+            static_pods_may_reference: !parts.settings.gates.enabled("PreventStaticPodAPIReferences"),
             sync_frequency: config.sync_frequency.get(),
             crash_loop_max: config
                 .crash_loop_back_off

@@ -24,6 +24,7 @@ use crate::pod::allocation::Allocation;
 use crate::pod::labels;
 use crate::pod::spec::PodExt;
 use crate::probes::{Prober, Verdict};
+use crate::sources::manifest::Manifests;
 use crate::sources::{self, Source, Update};
 use crate::state_file::{self, Damaged};
 use crate::status::generate::is_over;
@@ -154,15 +155,17 @@ impl Manager {
 
         let (updates, update_queue) = mpsc::channel(64);
         let node = shared.config.node_name.clone();
+        let may_reference = shared.config.static_pods_may_reference;
+        let manifests = Manifests { node: node.clone(), may_reference };
         let mut waiting_for = Vec::new();
         if let Some(path) = shared.config.static_pod_path.clone() {
             waiting_for.push(Source::File);
             let every = shared.config.file_check_frequency;
-            tokio::spawn(sources::files::follow(path, node.clone(), every, updates.clone()));
+            tokio::spawn(sources::files::follow(path, manifests.clone(), every, updates.clone()));
         }
         if let Some(place) = shared.config.static_pod_url.clone() {
             waiting_for.push(Source::Http);
-            tokio::spawn(sources::url::follow(place, node.clone(), updates.clone()));
+            tokio::spawn(sources::url::follow(place, manifests, updates.clone()));
         }
         if !shared.config.standalone {
             waiting_for.push(Source::Api);

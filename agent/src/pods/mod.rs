@@ -86,6 +86,8 @@ pub struct Config {
     pub static_pod_path: Option<PathBuf>,
     pub file_check_frequency: Duration,
     pub static_pod_url: Option<StaticPodUrl>,
+    /// Static pods may name objects of the API server.
+    pub static_pods_may_reference: bool,
     /// Longest time between looks at a pod that nothing happened to.
     pub sync_frequency: Duration,
     pub crash_loop_max: Duration,

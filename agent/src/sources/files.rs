@@ -21,7 +21,8 @@ use proto::api::core::v1::Pod;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
-use super::{Source, Update, manifest};
+use super::manifest::{self, Manifests};
+use super::{Source, Update};
 use crate::pod::hash::fnv1a_128;
 use crate::pod::spec::PodExt;
 
@@ -51,8 +52,8 @@ struct Known {
 }
 
 /// Follows the manifests at `path` until the receiver is gone.
-pub async fn follow(path: PathBuf, node: String, every: Duration, updates: mpsc::Sender<Update>) {
-    let mut files = Files { path, node, known: BTreeMap::new(), missing: false };
+pub async fn follow(path: PathBuf, manifests: Manifests, every: Duration, updates: mpsc::Sender<Update>) {
+    let mut files = Files { path, manifests, known: BTreeMap::new(), missing: false };
     let (mut watcher, mut told, mut trouble) = (None, false, None);
     loop {
         // Before reading: what changes from here on is seen by the one or the other.
@@ -136,7 +137,7 @@ async fn changed(watcher: Option<&Watcher>) -> bool {
 
 struct Files {
     path: PathBuf,
-    node: String,
+    manifests: Manifests,
     /// By the names of the files, in their order.
     known: BTreeMap<PathBuf, Known>,
     /// Whether the path was not there at the last look.
@@ -213,7 +214,9 @@ impl Files {
         }
         let path = file.display();
         let pod = match text {
-            Ok(text) => manifest::parse(&text, &self.node, manifest::Origin::File(file))
+            Ok(text) => self
+                .manifests
+                .parse(&text, manifest::Origin::File(file))
                 .inspect_err(|error| tracing::error!(%error, %path, "could not process a manifest file"))
                 .ok(),
             Err(error) => {
@@ -251,8 +254,12 @@ mod tests {
         )
     }
 
+    fn of_node() -> Manifests {
+        Manifests { node: "n".into(), may_reference: false }
+    }
+
     fn files(path: &Path) -> Files {
-        Files { path: path.to_owned(), node: "n".into(), known: BTreeMap::new(), missing: false }
+        Files { path: path.to_owned(), manifests: of_node(), known: BTreeMap::new(), missing: false }
     }
 
     fn images(files: &Files) -> Vec<String> {
@@ -318,7 +325,7 @@ mod tests {
         };
         put("one");
         let (updates, mut told) = mpsc::channel(8);
-        let following = tokio::spawn(follow(manifests.clone(), "n".into(), long, updates));
+        let following = tokio::spawn(follow(manifests.clone(), of_node(), long, updates));
         let mut until = async |wanted: usize| {
             loop {
                 match tokio::time::timeout(Duration::from_secs(20), told.recv()).await.unwrap().unwrap() {

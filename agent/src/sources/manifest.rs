@@ -48,43 +48,67 @@ pub enum Origin<'a> {
     Url(&'a str),
 }
 
-/// Reads a manifest of one pod for `node`.
-///
-/// # Errors
-/// The text is no pod, or one that cannot be static.
-pub fn parse(text: &[u8], node: &str, origin: Origin) -> Result<Pod, ManifestError> {
-    pod_of(&value_of(text)?, node, origin)
+/// What manifests are read for.
+#[derive(Debug, Clone)]
+pub struct Manifests {
+    pub node: String,
+    /// Pods may name objects of the API server, and wait for them (`PreventStaticPodAPIReferences` is off).
+    pub may_reference: bool,
 }
 
-/// Reads a manifest of one pod, or of a list of them: `PodList`, or a `List` whose items are pods. An empty list is
-/// fine; of a list with a pod that cannot be used, none is.
-///
-/// # Errors
-/// As [`parse`].
-pub fn parse_all(text: &[u8], node: &str, origin: Origin) -> Result<Vec<Pod>, ManifestError> {
-    let value = value_of(text)?;
-    let list = match (word(&value, "apiVersion"), word(&value, "kind")) {
-        ("v1", kind @ ("PodList" | "List")) => kind,
-        _ => return Ok(vec![pod_of(&value, node, origin)?]),
-    };
-    let items = match value.get("items") {
-        None | Some(Value::Null) => &[][..],
-        Some(Value::Array(items)) => items,
-        Some(_) => return Err(ManifestError::Invalid(format!("the items of the {list} are no list"))),
-    };
-    items
-        .iter()
-        .map(|item| match item {
-            // The items of a PodList need not say again what they are.
-            Value::Object(fields) if list == "PodList" => {
-                let mut fields = fields.clone();
-                fields.entry("apiVersion").or_insert_with(|| "v1".into());
-                fields.entry("kind").or_insert_with(|| "Pod".into());
-                pod_of(&Value::Object(fields), node, origin)
-            }
-            item => pod_of(item, node, origin),
-        })
-        .collect()
+impl Manifests {
+    /// Reads a manifest of one pod.
+    ///
+    /// # Errors
+    /// The text is no pod, or one that cannot be static.
+    pub fn parse(&self, text: &[u8], origin: Origin) -> Result<Pod, ManifestError> {
+        self.pod_of(&value_of(text)?, origin)
+    }
+
+    /// Reads a manifest of one pod, or of a list of them: `PodList`, or a `List` whose items are pods. An empty list is
+    /// fine; of a list with a pod that cannot be used, none is.
+    ///
+    /// # Errors
+    /// As [`Manifests::parse`].
+    pub fn parse_all(&self, text: &[u8], origin: Origin) -> Result<Vec<Pod>, ManifestError> {
+        let value = value_of(text)?;
+        let list = match (word(&value, "apiVersion"), word(&value, "kind")) {
+            ("v1", kind @ ("PodList" | "List")) => kind,
+            _ => return Ok(vec![self.pod_of(&value, origin)?]),
+        };
+        let items = match value.get("items") {
+            None | Some(Value::Null) => &[][..],
+            Some(Value::Array(items)) => items,
+            Some(_) => return Err(ManifestError::Invalid(format!("the items of the {list} are no list"))),
+        };
+        items
+            .iter()
+            .map(|item| match item {
+                // The items of a PodList need not say again what they are.
+                Value::Object(fields) if list == "PodList" => {
+                    let mut fields = fields.clone();
+                    fields.entry("apiVersion").or_insert_with(|| "v1".into());
+                    fields.entry("kind").or_insert_with(|| "Pod".into());
+                    self.pod_of(&Value::Object(fields), origin)
+                }
+                item => self.pod_of(item, origin),
+            })
+            .collect()
+    }
+
+    fn pod_of(&self, value: &Value, origin: Origin) -> Result<Pod, ManifestError> {
+        let (version, kind) = (word(value, "apiVersion"), word(value, "kind"));
+        if (version, kind) != ("v1", "Pod") {
+            return Err(ManifestError::Kind(format!("{version} {kind}")));
+        }
+        let mut pod: Pod = crate::wire_json::from_value(POD, value)?;
+        check(value, &pod)?;
+        if let Some(what) = api_object(&pod).filter(|_| !self.may_reference) {
+            return Err(ManifestError::Invalid(format!("static pods may not reference {what}")));
+        }
+        place(&mut pod, value, &self.node, origin);
+        Ok(pod)
+    }
 }
 
 fn value_of(text: &[u8]) -> Result<Value, ManifestError> {
@@ -95,13 +119,8 @@ fn word<'a>(value: &'a Value, key: &str) -> &'a str {
     value.get(key).and_then(Value::as_str).unwrap_or("")
 }
 
-fn pod_of(value: &Value, node: &str, origin: Origin) -> Result<Pod, ManifestError> {
-    let (version, kind) = (word(value, "apiVersion"), word(value, "kind"));
-    if (version, kind) != ("v1", "Pod") {
-        return Err(ManifestError::Kind(format!("{version} {kind}")));
-    }
-    let mut pod: Pod = crate::wire_json::from_value(POD, value)?;
-    check(value, &pod)?;
+/// Makes it a pod of the node, with all that the API server would have given it.
+fn place(pod: &mut Pod, value: &Value, node: &str, origin: Origin) {
     let meta = pod.metadata.get_or_insert_with(ObjectMeta::default);
     if meta.uid.is_empty() {
         let mut content = value.to_string().into_bytes();
@@ -126,10 +145,9 @@ fn pod_of(value: &Value, node: &str, origin: Origin) -> Result<Pod, ManifestErro
     default_spec(spec);
     let status = pod.status.get_or_insert_default();
     status.phase = "Pending".into();
-    Ok(pod)
 }
 
-/// What a pod without the API server cannot have.
+/// What no pod of a manifest can have.
 fn check(value: &Value, pod: &Pod) -> Result<(), ManifestError> {
     let invalid = |why: String| Err(ManifestError::Invalid(why));
     let broken = rules::broken(value);
@@ -141,10 +159,7 @@ fn check(value: &Value, pod: &Pod) -> Result<(), ManifestError> {
     if !pod.spec().ephemeral_containers.is_empty() {
         return invalid("static pods cannot have ephemeral containers".into());
     }
-    match api_object(pod) {
-        Some(what) => invalid(format!("static pods may not reference {what}")),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// The first object of the API server that a pod needs to run, as the kubelet names it: without the API server nobody
@@ -303,11 +318,19 @@ mod tests {
         Origin::File(Path::new(path))
     }
 
+    fn of(node: &str) -> Manifests {
+        Manifests { node: node.into(), may_reference: false }
+    }
+
+    fn parse(text: &[u8], node: &str, origin: Origin) -> Result<Pod, ManifestError> {
+        of(node).parse(text, origin)
+    }
+
     #[test]
     fn lists_hold_pods_in_any_of_their_forms() {
         let item = r#"{"metadata":{"name":"a"},"spec":{"containers":[{"name":"c","image":"x"}]}}"#;
         let whole = item.replacen('{', r#"{"apiVersion":"v1","kind":"Pod","#, 1);
-        let parse = |text: String| parse_all(text.as_bytes(), "N", Origin::Url("http://x/"));
+        let parse = |text: String| of("N").parse_all(text.as_bytes(), Origin::Url("http://x/"));
         let names = |text: String| parse(text).unwrap().iter().map(|p| p.name().to_owned()).collect::<Vec<_>>();
         assert_eq!(names(whole.clone()), ["a-n"]);
         assert_eq!(
@@ -391,6 +414,9 @@ mod tests {
             (projected("podCertificate: {signerName: s}"), "podcertificates"),
         ] {
             assert_eq!(refusal(&more).unwrap_err(), format!("static pods may not reference {what}"), "{more}");
+            let text = TEXT.replace("spec: {", &format!("spec: {{{more}, "));
+            let free = Manifests { may_reference: true, ..of("n") };
+            assert!(free.parse(text.as_bytes(), file("f")).is_ok(), "{more}");
         }
         for fine in ["iscsi: {targetPortal: p, iqn: i, lun: 0}", "nfs: {server: s, path: /p}", "hostPath: {path: /x}"] {
             assert!(refusal(&volume(fine)).is_ok(), "{fine}");

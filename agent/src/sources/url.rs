@@ -19,7 +19,7 @@ use rustls::ClientConfig;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::manifest::{self, ManifestError, Origin};
+use super::manifest::{self, ManifestError, Manifests, Origin};
 use super::{Source, Update};
 use crate::api::public_servers;
 use crate::node::KUBELET_VERSION;
@@ -68,9 +68,9 @@ enum FetchError {
 }
 
 /// Asks until the receiver is gone.
-pub async fn follow(place: StaticPodUrl, node: String, updates: mpsc::Sender<Update>) {
+pub async fn follow(place: StaticPodUrl, manifests: Manifests, updates: mpsc::Sender<Update>) {
     let every = place.every.max(Duration::from_millis(1));
-    let mut reader = Reader { place, node, last: None };
+    let mut reader = Reader { place, manifests, last: None };
     let mut failures: u32 = 0;
     loop {
         let (pods, error) = reader.read().await;
@@ -104,7 +104,7 @@ pub async fn follow(place: StaticPodUrl, node: String, updates: mpsc::Sender<Upd
 /// What was read so far.
 struct Reader {
     place: StaticPodUrl,
-    node: String,
+    manifests: Manifests,
     last: Option<Bytes>,
 }
 
@@ -124,7 +124,7 @@ impl Reader {
         if self.last.as_ref() == Some(&body) {
             return (None, None);
         }
-        match manifest::parse_all(&body, &self.node, Origin::Url(&self.place.url)) {
+        match self.manifests.parse_all(&body, Origin::Url(&self.place.url)) {
             Ok(pods) => {
                 self.last = Some(body);
                 (Some(pods), None)
@@ -348,7 +348,8 @@ mod tests {
     fn reader(url: String, headers: &[(&str, &str)]) -> Reader {
         let headers = headers.iter().map(|(k, v)| ((*k).to_owned(), vec![(*v).to_owned()])).collect();
         let place = StaticPodUrl { url, headers, every: Duration::from_secs(1) };
-        Reader { place, node: "Node-A".into(), last: None }
+        let manifests = Manifests { node: "Node-A".into(), may_reference: false };
+        Reader { place, manifests, last: None }
     }
 
     fn names(pods: Option<Vec<Pod>>) -> Option<Vec<String>> {
