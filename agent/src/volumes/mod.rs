@@ -27,6 +27,7 @@ mod payload;
 mod persistent;
 pub mod selinux;
 mod sub_path;
+mod translated;
 mod trust;
 mod turns;
 mod used;
@@ -260,11 +261,7 @@ impl Manager {
         let empty = VolumeSource::default();
         let source = volume.volume_source.as_ref().unwrap_or(&empty);
         if !is_known(source) {
-            let why = format!(
-                "failed to get Plugin from volumeSpec for volume {:?} err=no volume plugin matched",
-                volume.name
-            );
-            return Err(unprocessed(why));
+            return Err(unprocessed(translated::no_plugin(&volume.name, translated::kind(source))));
         }
         if let Some(csi) = &source.csi {
             let wanted = Wanted::inline(pod, &volume.name, csi);
@@ -311,6 +308,9 @@ impl Manager {
             let claim = bound.claim.metadata.clone().unwrap_or_default();
             made.growth = Some(Box::new(Growth { volume: name, claim, outcome }));
             return Ok(made);
+        }
+        if let Some(kind) = translated::kind_of_claimed(&source) {
+            return Err(VolumeError::unprocessed(&volume.name, translated::no_plugin(&name, Some(kind))));
         }
         let set_up = |why| VolumeError::SetUp { volume: name.clone(), why };
         if block {
@@ -387,8 +387,7 @@ impl Manager {
         let (spec, read_only) = (bound.volume.spec.as_ref(), bound.read_only);
         let source = spec.and_then(|spec| spec.persistent_volume_source.as_ref());
         let Some(nfs) = source.and_then(|source| source.nfs.as_ref()) else {
-            let why = format!("failed to get Plugin from volumeSpec for volume {name:?} err=no volume plugin matched");
-            return Err(VolumeError::unprocessed(&volume.name, why));
+            return Err(VolumeError::unprocessed(&volume.name, translated::no_plugin(name, None)));
         };
         let host_path = self.directory(pod.uid(), "kubernetes.io~nfs", name);
         let options = persistent::mount_options(&bound.volume);
