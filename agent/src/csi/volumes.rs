@@ -19,7 +19,7 @@ use crate::node::VolumesInUse;
 use crate::objects::{Objects, Tokens};
 use crate::pod::spec::PodExt;
 use crate::volumes::claims::Claims;
-use crate::volumes::{mount_table, ownership};
+use crate::volumes::{mount_table, ownership, selinux};
 
 use super::attach::{Listed, Reported};
 use super::client::{Capabilities, Driver};
@@ -109,6 +109,8 @@ pub struct Volumes {
     grown: Mutex<HashMap<String, Instant>>,
     /// Volumes that their drivers refused to make larger for good, until one grows or the node has it no more.
     refused: Mutex<HashMap<String, Code>>,
+    /// Said once: no volume is mounted with a label.
+    relabels: std::sync::Once,
 }
 
 impl Volumes {
@@ -134,6 +136,7 @@ impl Volumes {
             left: Notify::new(),
             grown: Mutex::default(),
             refused: Mutex::default(),
+            relabels: std::sync::Once::new(),
         }
     }
 
@@ -302,6 +305,15 @@ impl Volumes {
             }
         }
         self.publish(&step, target).await.map_err(Failure::SetUp)?;
+        if wants_label(wanted, &step.spec) && selinux::enabled() {
+            self.relabels.call_once(|| {
+                tracing::info!(
+                    driver = wanted.driver,
+                    volume = wanted.name,
+                    "volumes of drivers with seLinuxMount are not mounted with a label: their files are labeled one by one"
+                );
+            });
+        }
         Ok(step.spec.requires_republish == Some(true))
     }
 
@@ -480,6 +492,11 @@ impl Volumes {
     }
 }
 
+/// Whether a kubelet would mount the volume with the pod's SELinux label.
+fn wants_label(wanted: &Wanted<'_>, spec: &CsiDriverSpec) -> bool {
+    spec.se_linux_mount == Some(true) && wanted.access_modes == ["ReadWriteOncePod"]
+}
+
 /// Whether the agent changes the group of the files, by the driver's `fsGroupPolicy`.
 fn group_applies(wanted: &Wanted<'_>, spec: &CsiDriverSpec) -> bool {
     match spec.fs_group_policy.as_deref() {
@@ -509,5 +526,16 @@ mod tests {
         assert!(group_applies(&wanted, &CsiDriverSpec::default()));
         wanted.access_modes = vec!["ReadWriteMany".into()];
         assert!(!group_applies(&wanted, &CsiDriverSpec::default()));
+    }
+
+    #[test]
+    fn a_label_is_wanted_by_the_driver_for_a_volume_of_one_pod() {
+        let pod = Pod::default();
+        let mut wanted = Wanted::inline(&pod, "v", &CsiVolumeSource::default());
+        let mounts = CsiDriverSpec { se_linux_mount: Some(true), ..CsiDriverSpec::default() };
+        assert!(!wants_label(&wanted, &mounts));
+        wanted.access_modes = vec!["ReadWriteOncePod".into()];
+        assert!(wants_label(&wanted, &mounts));
+        assert!(!wants_label(&wanted, &CsiDriverSpec::default()));
     }
 }
