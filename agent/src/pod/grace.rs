@@ -12,11 +12,13 @@ const DEFAULT_SECONDS: i64 = 30;
 /// A container always gets this long between SIGTERM and SIGKILL.
 pub const MINIMUM_STOP_SECONDS: i64 = 2;
 
-/// The grace of a whole pod's end; `imposed` comes from eviction and the like. At least one second.
+/// The grace of a whole pod's end: the least of what its deletion leaves and of what is `imposed` on it, by eviction and the
+/// like; what its spec says counts where nobody says anything else. At least one second.
 pub fn pod_grace(pod: &Pod, imposed: Option<i64>) -> i64 {
     let meta = pod.meta();
     let by_delete = meta.deletion_grace_period_seconds.filter(|_| pod.is_deleted());
-    let seconds = by_delete.or(imposed).or(pod.spec().termination_grace_period_seconds).unwrap_or(DEFAULT_SECONDS);
+    let least = [by_delete, imposed].into_iter().flatten().min();
+    let seconds = least.or(pod.spec().termination_grace_period_seconds).unwrap_or(DEFAULT_SECONDS);
     seconds.max(1)
 }
 
@@ -102,17 +104,22 @@ mod tests {
     use proto::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
     #[test]
-    fn the_delete_call_wins_and_nothing_is_less_than_a_second() {
+    fn whoever_leaves_least_counts_and_nothing_is_less_than_a_second() {
         let spec = PodSpec { termination_grace_period_seconds: Some(20), ..Default::default() };
         let mut pod = Pod { spec: Some(spec), ..Default::default() };
         assert_eq!(pod_grace(&pod, None), 20);
         assert_eq!(pod_grace(&pod, Some(3)), 3);
-        pod.metadata = Some(ObjectMeta {
-            deletion_timestamp: Some(Time::default()),
-            deletion_grace_period_seconds: Some(0),
-            ..Default::default()
-        });
-        assert_eq!(pod_grace(&pod, Some(3)), 1);
+        assert_eq!(pod_grace(&pod, Some(40)), 40);
+        for (by_delete, imposed, grace) in
+            [(0, Some(3), 1), (60, Some(3), 3), (2, Some(3), 2), (60, None, 60), (60, Some(0), 1)]
+        {
+            pod.metadata = Some(ObjectMeta {
+                deletion_timestamp: Some(Time::default()),
+                deletion_grace_period_seconds: Some(by_delete),
+                ..Default::default()
+            });
+            assert_eq!(pod_grace(&pod, imposed), grace, "{by_delete} {imposed:?}");
+        }
     }
 
     /// Deletions, evictions and failed tries in any order, at any time.

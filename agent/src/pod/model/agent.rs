@@ -21,7 +21,7 @@ use crate::pods::kill::{Order, Stopping, order};
 use crate::pods::round::{Failure, Hands, carry_out, next_try};
 use crate::pods::starts::Starts;
 use crate::probes::Verdicts;
-use crate::status::generate::is_over;
+use crate::status::generate::{Override, is_over};
 use crate::status::{Inputs, StartError, generate, terminate};
 
 use super::runtime::{Call, Failed};
@@ -39,6 +39,10 @@ pub struct Agent {
     /// The status wanted and whether something may still run; the API server may lack it.
     pub desired: Option<(PodStatus, bool)>,
     pub ending: bool,
+    /// A demand to evict the pod within so many seconds that the worker has yet to take notice of.
+    pub evicted: Option<i64>,
+    /// The least that such a demand has left to it.
+    pub imposed: Option<i64>,
     /// In no source any more.
     pub removed: bool,
     /// Nothing of it is left but its records.
@@ -60,6 +64,8 @@ impl Agent {
             stopped: HashSet::new(),
             desired: None,
             ending,
+            evicted: None,
+            imposed: None,
             removed: false,
             finished: false,
             collect: false,
@@ -110,6 +116,7 @@ impl World {
         }
         let now = Time { seconds: self.runtime.moment().unix / 1_000_000_000, nanos: 0 };
         let agent = self.agent()?;
+        let evicted = Override { reason: "Evicted".into(), message: String::new(), disruption: None };
         let mut status = generate(&Inputs {
             pod: &agent.pod,
             observed: &agent.observed,
@@ -119,7 +126,7 @@ impl World {
             runtime: "r",
             host_ips: &[],
             terminal,
-            imposed: None,
+            imposed: agent.imposed.map(|_| &evicted),
             recursive_read_only: false,
             stop_signals: false,
             resize: Vec::new(),
@@ -144,7 +151,7 @@ impl World {
             return self.clean_up();
         }
         if !self.agent()?.ending {
-            self.end_began = None;
+            (self.end_began, self.runtime.limit) = (None, None);
             match self.sync() {
                 Ok(false) => return Ok(()),
                 Ok(true) | Err(Cut::Ends) => {}
@@ -268,9 +275,11 @@ impl World {
             self.hear();
             self.look()?;
             self.tell(false, false)?;
-            let wanted = if self.orphan { 1 } else { pod_grace(&self.agent()?.pod, None) };
+            let imposed = self.agent()?.imposed;
+            let wanted = if self.orphan { 1 } else { pod_grace(&self.agent()?.pod, imposed) };
             budget.allow(wanted);
-            let end = began + wanted;
+            // Whatever the rule comes to, nobody who imposes an end is kept waiting.
+            let end = began + imposed.map_or(wanted, |most| wanted.min(most.max(1)));
             self.runtime.limit = Some(self.runtime.limit.map_or(end, |limit| limit.min(end)));
             let left = budget.left(self.runtime.steady_seconds() - began);
             match self.stop_all(Some(left)) {

@@ -1,11 +1,11 @@
 //! A model of a node with one pod, driven by chance: the rules of the agent are the real ones, its runtime and its API
 //! server are in memory.
 //!
-//! Between any two calls of the agent containers exit, sandboxes die, probes fail, the image changes, the pod is deleted or
-//! vanishes, the agent is killed and started again, the API server and the runtime are lost and come back (the runtime may
-//! then do what it was asked long ago, or have done what nobody heard of), and the wall clock jumps. Whatever the order: no
-//! container runs twice, none starts after the end, no grace is exceeded, and what the API server shows never goes back.
-//! When things calm down, the pod runs, or it is over, or nothing of it is left.
+//! Between any two calls of the agent containers exit, sandboxes die, probes fail, the image changes, the pod is deleted,
+//! evicted or vanishes, the agent is killed and started again, the API server and the runtime are lost and come back (the
+//! runtime may then do what it was asked long ago, or have done what nobody heard of), and the wall clock jumps. Whatever the
+//! order: no container runs twice, none starts after the end, no grace is exceeded, and what the API server shows never goes
+//! back. When things calm down, the pod runs, or it is over, or nothing of it is left.
 
 mod agent;
 mod runtime;
@@ -68,6 +68,8 @@ pub struct World {
     orphan: bool,
     /// The file in which an agent leaves when an end began.
     end_began: Option<i64>,
+    /// Nothing but an eviction has ended the pod, of which the next agent does not know before the API server does.
+    only_evicted: bool,
 }
 
 impl World {
@@ -82,19 +84,26 @@ impl World {
 
     /// What the worker takes in when it looks up.
     fn hear(&mut self) {
-        let source = self.source();
-        let Some(agent) = self.agent.as_mut().filter(|_| self.is_static || !self.api_lost) else { return };
+        let (source, heard) = (self.source(), self.is_static || !self.api_lost);
+        let Some(agent) = self.agent.as_mut() else { return };
         match source {
-            Some(pod) => agent.pod = pod,
-            None => agent.removed = true,
+            Some(pod) if heard => agent.pod = pod,
+            None if heard => agent.removed = true,
+            _ => {}
         }
         agent.ending |= agent.removed || agent.pod.is_deleted();
+        if let Some(grace) = agent.evicted.take() {
+            self.only_evicted |= !agent.ending && !self.runtime.over;
+            agent.imposed = Some(agent.imposed.map_or(grace, |before| before.min(grace)));
+            agent.ending = true;
+        }
         self.runtime.over |= agent.ending;
     }
 
     fn ends_now(&self) -> bool {
         let heard = self.is_static || !self.api_lost;
-        heard && self.source().is_none_or(|pod| pod.is_deleted())
+        let evicted = self.agent.as_ref().is_some_and(|agent| agent.evicted.is_some());
+        evicted || heard && self.source().is_none_or(|pod| pod.is_deleted())
     }
 
     /// Some of what can happen at any time.
@@ -143,6 +152,12 @@ impl World {
             }
             37 => self.change(),
             38 if chance.one_in(3) => self.delete(),
+            // An agent that began anew starts a static pod once more, whatever was told of it.
+            39 if !self.is_static && chance.one_in(2) => {
+                if let Some(agent) = &mut self.agent {
+                    agent.evicted = Some([0, 1, 3, 30][chance.below(4)]);
+                }
+            }
             _ => {}
         }
     }
@@ -227,6 +242,9 @@ impl World {
         };
         agent.removed = self.orphan;
         agent.ending |= self.orphan;
+        // An eviction that the API server was not told of went with the agent before, and with it what it left to the pod.
+        self.runtime.over &= !std::mem::take(&mut self.only_evicted);
+        self.runtime.limit = None;
         self.runtime.over |= agent.ending;
         self.agent = Some(agent);
     }
@@ -323,6 +341,7 @@ fn world(seed: u64) -> World {
         is_static,
         orphan: false,
         end_began: None,
+        only_evicted: false,
     }
 }
 
