@@ -7,7 +7,7 @@ use proto::api::core::v1::Pod;
 use crate::events::EventType;
 use crate::metrics;
 use crate::pod::spec::PodExt;
-use crate::status::generate::{Override, is_over, rejected};
+use crate::status::generate::{Override, rejected};
 
 use super::admission::{self, Rejection, Shortage};
 use super::mailbox::KillRequest;
@@ -121,8 +121,7 @@ impl Manager {
         // One that is known to have ended holds nothing, whatever the API still says of it; of a static pod
         // it may never say so.
         let ended = |e: &Entry| {
-            e.mailbox.as_ref().is_none_or(|m| m.is_over())
-                || self.shared.status.status(e.pod.uid()).is_some_and(|s| is_over(&s))
+            e.mailbox.as_ref().is_none_or(|m| m.is_over()) || self.shared.status.has_ended(e.pod.uid()).unwrap_or(false)
         };
         let others = self.pods.iter().filter(|(other, e)| *other != uid && !ended(e));
         others.map(|(_, e)| self.allocated(&e.pod)).collect()

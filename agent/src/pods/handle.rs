@@ -147,10 +147,12 @@ impl Handle {
         answer.map_err(FindError::Runtime)
     }
 
-    /// Pods that have not come to their end, with their newest statuses.
+    /// Pods that have not come to their end, with their newest statuses. Those that are being ended are among them: they may
+    /// have to end sooner.
     pub async fn active(&self) -> Vec<Arc<Pod>> {
-        let over = |pod: &Arc<Pod>| pod.status.as_ref().is_some_and(crate::status::generate::is_over);
-        self.pods().await.into_iter().filter(|pod| !over(pod)).collect()
+        let shown = |pod: &Pod| pod.status.as_ref().is_some_and(crate::status::generate::is_over);
+        let over = |pod: &Pod| self.shared.status.has_ended(pod.uid()).unwrap_or_else(|| shown(pod));
+        self.listed().await.into_iter().filter(|pod| !over(pod)).map(|pod| self.with_status(&pod)).collect()
     }
 
     /// Ends a pod that its object does not end: eviction, shutdown. `None` for a pod that is not there any more.

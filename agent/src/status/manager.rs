@@ -196,6 +196,14 @@ impl StatusManager {
         self.pods().get(uid)?.desired.clone()
     }
 
+    /// Whether the pod has come to its end: a status that is its last is wanted, and nothing of it may run any more. One that
+    /// is being ended holds what it has until then. `None` before the first status.
+    pub fn has_ended(&self, uid: &str) -> Option<bool> {
+        let pods = self.pods();
+        let entry = pods.get(uid)?;
+        Some(is_terminal(&entry.desired.as_ref()?.phase) && !entry.may_run)
+    }
+
     /// Tells of each new status of a pod; closed when the pod is gone.
     pub fn follow(&self, uid: &str) -> watch::Receiver<()> {
         let mut pods = self.pods();
@@ -557,6 +565,25 @@ mod tests {
         assert_eq!(merge(&current, &desired, true).phase, "Running");
         let merged = merge(&current, &desired, false);
         assert_eq!((merged.phase.as_str(), merged.reason.as_str()), ("Failed", "Evicted"));
+    }
+
+    /// Whoever was evicted over 30 s held nothing from the first of them on: neither a shutdown nor a second eviction ended it
+    /// sooner, and another pod got its room.
+    #[tokio::test]
+    async fn a_pod_that_is_being_ended_has_not_ended() {
+        let manager = manager();
+        manager.observe("u", Some(&object("1", "Running")));
+        assert_eq!((manager.has_ended("u"), manager.has_ended("v")), (None, None), "no word of it yet");
+        for (phase, may_run, ended) in [
+            ("Running", true, false),
+            ("Failed", true, false),
+            ("Failed", false, true),
+            ("Succeeded", false, true),
+            ("Running", false, false),
+        ] {
+            manager.set("u", Arc::new(of_phase(phase)), may_run);
+            assert_eq!(manager.has_ended("u"), Some(ended), "{phase} {may_run}");
+        }
     }
 
     #[test]
