@@ -1,4 +1,4 @@
-//! Exponential back-off per key: 10 s doubling to a limit, forgotten after twice the limit without use.
+//! Exponential back-off per key: 10 s doubling to a limit, forgotten after twice the limit without use, or another time.
 //!
 //! One value serves crash loops (counted from the end of a container) and image pulls (counted from the last attempt).
 
@@ -17,6 +17,7 @@ pub const MAX: Duration = Duration::from_secs(300);
 pub struct Backoff<K> {
     initial: Duration,
     max: Duration,
+    forgotten_after: Duration,
     entries: HashMap<K, Entry>,
 }
 
@@ -28,7 +29,12 @@ struct Entry {
 
 impl<K: Hash + Eq> Backoff<K> {
     pub fn new(initial: Duration, max: Duration) -> Self {
-        Self { initial: initial.min(max), max, entries: HashMap::new() }
+        Self { initial: initial.min(max), max, forgotten_after: max * 2, entries: HashMap::new() }
+    }
+
+    /// The same for which a quiet time counts of `quiet`, whatever the limit of the delays.
+    pub fn forget_after(self, quiet: Duration) -> Self {
+        Self { forgotten_after: quiet, ..self }
     }
 
     /// The rest of the wait after an event at `since`, with the whole delay; `None` when nothing holds.
@@ -69,7 +75,7 @@ impl<K: Hash + Eq> Backoff<K> {
 
     fn expired(&self, entry: &Entry, since: i64) -> bool {
         let quiet = Duration::from_nanos(since.saturating_sub(entry.updated).max(0).unsigned_abs());
-        quiet > self.max * 2
+        quiet > self.forgotten_after
     }
 }
 

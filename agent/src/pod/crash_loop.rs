@@ -15,6 +15,9 @@ use super::backoff::{Backoff, INITIAL};
 use super::quantity::milli;
 use super::resources::ResourceList;
 
+/// A container that ran so long starts over: the kubelet's, which does not change with the longest delay.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+
 /// A moment by both clocks, in nanoseconds: [`crate::clock::unix_nanos`] and [`crate::clock::steady_nanos`].
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
@@ -38,7 +41,7 @@ pub struct CrashLoop {
 
 impl CrashLoop {
     pub fn new(max: Duration) -> Self {
-        Self { backoff: Backoff::new(INITIAL, max), ends: HashMap::new() }
+        Self { backoff: Backoff::new(INITIAL, max).forget_after(FORGOTTEN_AFTER), ends: HashMap::new() }
     }
 
     /// The rest of the container's wait and the whole of it, counted from its last end; `None` when it may start, which
@@ -99,6 +102,19 @@ mod tests {
             assert_eq!(waits.hold(&container, &second, at(2, 0)).unwrap().0, Duration::from_secs(9));
             assert_eq!(waits.hold(&container, &second, at(5, jump)).unwrap().0, Duration::from_secs(6));
             assert_eq!(waits.hold(&container, &second, at(11, jump)), None);
+        }
+    }
+
+    /// With a short limit of the waits, a container that ran for twice as long was started at once each time.
+    #[test]
+    fn only_a_run_of_ten_minutes_starts_over_whatever_the_limit() {
+        let container = Container { name: "c".into(), ..Default::default() };
+        for max in [1, 10, 300] {
+            let mut waits = CrashLoop::new(Duration::from_secs(max));
+            let at = |seconds: i64| Moment { unix: seconds * SECOND, steady: seconds * SECOND };
+            assert_eq!(waits.hold(&container, &ended("first", SECOND), at(1)), None);
+            assert!(waits.hold(&container, &ended("second", 601 * SECOND), at(601)).is_some(), "{max}");
+            assert!(waits.hold(&container, &ended("third", 602 * SECOND), at(602)).is_none(), "{max}");
         }
     }
 
