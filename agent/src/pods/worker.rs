@@ -251,6 +251,8 @@ impl Worker {
     /// Tells that the pod is refused, and stays until it is in no source any more.
     async fn stay_refused(&mut self, refused: &Rejection) {
         self.shared.refuse(&self.pod, refused);
+        // The look before has told the prober of the pod.
+        self.shared.prober.remove(&self.uid);
         let mailbox = self.mailbox.clone();
         mailbox.has_ended();
         while !self.removed {
