@@ -11,7 +11,6 @@ use proto::quantity::Format;
 
 use crate::pleg::observed::{Observed, RunState};
 
-use super::allocation::same;
 use super::resources::{bytes_of, milli_of};
 use super::spec::PodExt;
 use super::step::{Actions, Kill, KillReason};
@@ -105,11 +104,13 @@ impl Given<'_> {
     fn whole_pod(&self, pod: &Pod, observed: &Observed) -> Option<(Amounts, Amounts)> {
         let (has, wanted) = (self.pod.as_ref()?, pod.spec().resources.as_ref()?);
         let runs = observed.containers.iter().any(|r| r.state == RunState::Running);
-        (runs && !same(has, wanted)).then(|| (Amounts::of(has), Amounts::of(wanted)))
+        let (has, wanted) = (Amounts::of(has), Amounts::of(wanted));
+        (runs && has != wanted).then_some((has, wanted))
     }
 }
 
-/// Whether some running container, or the pod as a whole, has other amounts than are allocated.
+/// Whether some running container, or the pod as a whole, has other amounts than are allocated. As in [`plan`] only what can be
+/// resized counts, and nothing is as much as none.
 pub fn in_progress(pod: &Pod, observed: &Observed, given: &Given<'_>) -> bool {
     if given.whole_pod(pod, observed).is_some() {
         return true;
@@ -117,8 +118,8 @@ pub fn in_progress(pod: &Pod, observed: &Observed, given: &Given<'_>) -> bool {
     let empty = ResourceRequirements::default();
     pod.spec().init_containers.iter().chain(&pod.spec().containers).any(|container| {
         let runs = observed.container(&container.name).is_some_and(|r| r.state == RunState::Running);
-        runs && (given.containers)(&container.name)
-            .is_some_and(|has| !same(&has, container.resources.as_ref().unwrap_or(&empty)))
+        let wanted = || Amounts::of(container.resources.as_ref().unwrap_or(&empty));
+        runs && (given.containers)(&container.name).is_some_and(|has| Amounts::of(&has) != wanted())
     })
 }
 
@@ -267,6 +268,20 @@ mod tests {
         };
         assert!(planned(Some(needs("1000m", "1Mi"))).is_empty());
         assert!(planned(None).is_empty());
+    }
+
+    /// What was noted of such a container had no request, so its resize never came to its end.
+    #[test]
+    fn a_request_for_nothing_is_as_none() {
+        let mut wanted = needs("1", "1Mi");
+        wanted.requests.insert("cpu".into(), Quantity { string: "0".into() });
+        let (mut pod, observed) = pod(vec![container("main", wanted.clone())]);
+        let noted = Amounts::of(&wanted).put_into(&wanted);
+        assert!(noted.requests.is_empty());
+        let given = Given { containers: &|_| Some(noted.clone()), pod: Some(noted.clone()) };
+        pod.spec.get_or_insert_default().resources = Some(wanted);
+        assert!(!in_progress(&pod, &observed, &given));
+        assert!(plan(&pod, &observed, &given, &mut Actions::default()).is_empty());
     }
 
     #[test]
