@@ -112,7 +112,7 @@ pub(super) fn client_config(
     let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
     let builder = match authority {
         // `insecure-skip-tls-verify`: the operator asked for no check of the server.
-        _ if insecure => builder.dangerous().with_custom_certificate_verifier(AnyCertificate::new(provider)),
+        _ if insecure => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate)),
         Some(pem) => {
             let (pem, source) = (pem.read()?, pem.source());
             let trusted = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok).collect();

@@ -83,10 +83,9 @@ const SYSTEM_LISTS: [&str; 5] = [
 pub fn tls(trust: Trust, identity: Option<Identity>) -> Result<TlsConnector, OutgoingError> {
     let wrong = |e: rustls::Error| OutgoingError::Settings(e.to_string());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder =
-        ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().map_err(wrong)?;
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(wrong)?;
     let builder = match trust {
-        Trust::Anything => builder.dangerous().with_custom_certificate_verifier(AnyCertificate::new(provider)),
+        Trust::Anything => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate)),
         Trust::Certificates(certificates) => {
             builder.dangerous().with_custom_certificate_verifier(verifier(certificates)?)
         }

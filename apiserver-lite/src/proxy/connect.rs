@@ -54,8 +54,8 @@ impl KubeletClient {
     /// When a file holds something else.
     pub fn new(files: KubeletFiles, address_types: Vec<String>) -> Result<Self, KubeletClientError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
-        let unchecked = builder.dangerous().with_custom_certificate_verifier(AnyCertificate::new(provider));
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let unchecked = builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate));
         Ok(KubeletClient {
             kubelet: ArcSwap::new(files.read()?),
             files,
@@ -108,7 +108,7 @@ impl KubeletFiles {
         let private = PrivateKeyDer::from_pem_file(&self.key)
             .map_err(|e| wrong("kubelet-client-key", &self.key, e.to_string()))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
         let builder = match &self.authority {
             Some(path) => {
                 let mut roots = RootCertStore::empty();
@@ -117,7 +117,7 @@ impl KubeletFiles {
                 }
                 builder.with_root_certificates(roots)
             }
-            None => builder.dangerous().with_custom_certificate_verifier(AnyCertificate::new(provider)),
+            None => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate)),
         };
         let config = builder.with_client_auth_cert(chain, private);
         config.map(Arc::new).map_err(|e| wrong("kubelet-client-certificate", &self.certificate, e.to_string()))
