@@ -121,6 +121,9 @@ impl StatusManager {
             _ => true,
         };
         if newer {
+            // Of a mirror that was made anew there is something to tell again.
+            let known = entry.api.as_ref().map(|known| known.uid());
+            entry.deleted &= known == api.map(PodExt::uid);
             entry.api = api.map(|pod| Arc::new(shown(pod.meta(), pod.spec().host_network, pod.status.clone())));
             if entry.desired.is_some() {
                 entry.dirty = true;
@@ -290,7 +293,8 @@ impl StatusManager {
                 // `finish` may have come meanwhile.
                 entry.dirty |= Task::of(entry).is_some();
             }
-            End::Gone => entry.deleted = true,
+            // Another may have come meanwhile.
+            End::Gone(gone) => entry.deleted = entry.api.as_ref().is_none_or(|api| api.uid() == gone),
             End::Retry(error) => {
                 tracing::debug!(pod = uid, %error, "pod status not sent; trying again");
                 entry.dirty = true;
@@ -368,7 +372,8 @@ struct Outcome {
 
 enum End {
     Done,
-    Gone,
+    /// The object of that uid is there no more: nothing is to be told.
+    Gone(String),
     Retry(ApiError),
 }
 
@@ -393,7 +398,7 @@ impl Task {
             let kind = PatchType::StrategicMerge;
             match client.patch_for::<Pod, Patched>(pod.namespace(), pod.name(), "status", kind, patch).await {
                 Ok(answer) => api = Some(Arc::new(answer.shown())),
-                Err(error) => return Outcome { api: None, end: after_error(error) },
+                Err(error) => return after_error(client, pod, error).await,
             }
         }
         if self.delete {
@@ -403,24 +408,37 @@ impl Task {
                 ..Default::default()
             };
             return match client.delete::<Pod>(pod.namespace(), pod.name(), &options).await {
-                Ok(()) => Outcome { api, end: End::Gone },
-                Err(error) => Outcome { api, end: after_error(error) },
+                Ok(()) => Outcome { api, end: End::Gone(pod.uid().to_owned()) },
+                Err(error) => {
+                    let after = after_error(client, pod, error).await;
+                    Outcome { api: after.api.or(api), ..after }
+                }
             };
         }
         Outcome { api, end: End::Done }
     }
 }
 
-fn after_error(error: ApiError) -> End {
-    match error {
-        // Gone, or another pod of that name: nothing to tell any more.
-        e if e.is_not_found() || e.is_conflict() => {
-            tracing::debug!(error = %e, "the pod is gone from the API server");
-            End::Gone
-        }
-        ApiError::Standalone => End::Done,
-        e => End::Retry(e),
-    }
+/// What follows from a refusal. Only a look tells whether a conflict is with another pod, which has the name now; all others,
+/// such as with somebody who wrote in the same moment, are over with the next try.
+async fn after_error(client: &Client, pod: &Pod, error: ApiError) -> Outcome {
+    let found = match error {
+        ApiError::Standalone => return Outcome { api: None, end: End::Done },
+        ref e if e.is_not_found() => None,
+        ref e if e.is_conflict() => match client.get::<Pod>(pod.namespace(), pod.name()).await {
+            Ok(found) => Some(found).filter(|found| found.uid() == pod.uid()),
+            Err(e) if e.is_not_found() => None,
+            Err(e) => return Outcome { api: None, end: End::Retry(e) },
+        },
+        e => return Outcome { api: None, end: End::Retry(e) },
+    };
+    let Some(found) = found else {
+        tracing::debug!(%error, "the pod is gone from the API server");
+        return Outcome { api: None, end: End::Gone(pod.uid().to_owned()) };
+    };
+    let host_network = found.spec().host_network;
+    let api = shown(found.meta(), host_network, found.status.clone());
+    Outcome { api: Some(Arc::new(api)), end: End::Retry(error) }
 }
 
 /// The status to show: ours, with the conditions and claims of others as they are now. What the API server has of times
@@ -520,6 +538,81 @@ mod tests {
         manager.set_before_next("u", hosted("e"), true, PATIENCE);
         manager.finish("u");
         assert!(due(&manager), "nothing follows the end");
+    }
+
+    /// A server that refuses whatever is written with a code, and shows a pod of one uid, or none.
+    struct Refuses {
+        code: u16,
+        uid: Option<&'static str>,
+    }
+
+    impl crate::api::Transport for Refuses {
+        fn send<'a>(
+            &'a self,
+            request: http::Request<bytes::Bytes>,
+        ) -> std::pin::Pin<Box<dyn Future<Output = Result<http::Response<crate::api::Body>, ApiError>> + Send + 'a>>
+        {
+            use http_body_util::BodyExt as _;
+            let (code, body) = match (request.method() == http::Method::GET, self.uid) {
+                (false, _) => (self.code, String::new()),
+                (true, None) => (404, String::new()),
+                (true, Some(uid)) => (
+                    200,
+                    format!(
+                        r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"name":"p","uid":"{uid}","resourceVersion":"9"}}}}"#
+                    ),
+                ),
+            };
+            let body = http_body_util::Full::new(bytes::Bytes::from(body)).map_err(Into::into).boxed_unsync();
+            let answer = http::Response::builder().status(code).header(http::header::CONTENT_TYPE, "application/json");
+            Box::pin(std::future::ready(answer.body(body).map_err(|e| ApiError::Malformed(e.to_string()))))
+        }
+    }
+
+    /// Whoever wrote in the same moment silenced the pod for good.
+    #[tokio::test]
+    async fn only_a_pod_that_is_gone_is_told_of_no_more() {
+        let after = async |code, uid, patch: Option<Vec<u8>>| {
+            let transport = Arc::new(Refuses { code, uid });
+            let client = Client::new(transport, &crate::api::ClientOptions::default());
+            let delete = patch.is_none();
+            Task { api: Arc::new(object("7", "Running")), patch, delete }.run(&client).await
+        };
+        for patch in [Some(b"{}".to_vec()), None] {
+            let outcome = after(409, Some("u"), patch.clone()).await;
+            assert!(matches!(outcome.end, End::Retry(e) if e.is_conflict()));
+            assert_eq!(outcome.api.map(|api| version(&api)), Some(9), "what it is tried with next");
+            for (code, uid) in [(409, Some("another")), (409, None), (404, Some("u"))] {
+                let outcome = after(code, uid, patch.clone()).await;
+                assert!(matches!(outcome.end, End::Gone(uid) if uid == "u"), "{code} {uid:?}");
+            }
+            assert!(matches!(after(500, Some("u"), patch).await.end, End::Retry(_)));
+        }
+    }
+
+    /// A static pod whose mirror was deleted in the middle of a request was never told of again.
+    #[tokio::test]
+    async fn a_mirror_that_was_made_anew_is_told_of() {
+        let manager = manager();
+        let mirror = |uid: &str, version: &str| {
+            let mut mirror = object(version, "Pending");
+            mirror.metadata.get_or_insert_default().uid = uid.into();
+            mirror
+        };
+        let gone = |uid: &str| Outcome { api: None, end: End::Gone(uid.into()) };
+        let silent = || manager.pods()["u"].deleted;
+        manager.observe("u", Some(&mirror("first", "7")));
+        manager.set("u", Arc::new(of_phase("Running")), true);
+        manager.settle("u", gone("first"));
+        manager.observe("u", Some(&mirror("first", "8")));
+        assert!(silent(), "what was on its way still");
+        manager.observe("u", None);
+        manager.observe("u", Some(&mirror("second", "9")));
+        assert!(!silent() && due(&manager));
+        manager.settle("u", gone("first"));
+        assert!(!silent(), "that was the one before");
+        manager.settle("u", gone("second"));
+        assert!(silent());
     }
 
     #[tokio::test]
