@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use proto::api::core::v1::{IscsiPersistentVolumeSource, Node, Pod, Volume, VolumeSource};
+use proto::api::core::v1::{IscsiPersistentVolumeSource, Node, PersistentVolumeSource, Pod, Volume, VolumeSource};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -283,11 +283,15 @@ impl Manager {
         let name = bound.volume.metadata.as_ref().map_or("", |m| &m.name).to_owned();
         let spec = bound.volume.spec.clone().unwrap_or_default();
         let node = self.node.borrow().clone();
-        persistent::check_affinity(&bound.volume, &node)
-            .map_err(|why| VolumeError::Affinity { volume: name.clone(), why })?;
         let block = spec.volume_mode.as_deref() == Some("Block");
-        devices::check_use(pod, &volume.name, block).map_err(|why| VolumeError::unprocessed(&volume.name, why))?;
         let source = spec.persistent_volume_source.clone().unwrap_or_default();
+        // Whatever becomes of the node's labels, a pod keeps what it has.
+        if let Err(why) = persistent::check_affinity(&bound.volume, &node)
+            && !self.is_given(pod, volume, (&name, &source, block)).await
+        {
+            return Err(VolumeError::Affinity { volume: name, why });
+        }
+        devices::check_use(pod, &volume.name, block).map_err(|why| VolumeError::unprocessed(&volume.name, why))?;
         if let Some(csi) = &source.csi {
             let wanted = Wanted::persistent(pod, &bound.volume, &spec, csi, bound.read_only);
             let mut made = match block {
@@ -342,6 +346,29 @@ impl Manager {
         }
         made.relabel = !made.read_only;
         Ok(made)
+    }
+
+    /// Whether the pod has the volume behind a claim: from this agent, or from one before, which shows where it lies.
+    async fn is_given(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        (name, source, block): (&str, &PersistentVolumeSource, bool),
+    ) -> bool {
+        if self.bound().contains_key(&(pod.uid().to_owned(), volume.name.clone())) {
+            return true;
+        }
+        let plugin = counted::plugin_of_claimed(source).replace('/', "~");
+        let (place, link) = (self.directory(pod.uid(), &plugin, name), self.device(pod.uid(), &plugin, name));
+        let look = move || match block {
+            true => Ok(link.is_symlink()),
+            // Drivers have a folder of their own below.
+            false => Ok(mount_table::is_mount_point(&place)? || mount_table::is_mount_point(&place.join("mount"))?),
+        };
+        turns::blocking(look).await.unwrap_or_else(|why| {
+            tracing::debug!(why, pod = pod.name(), volume = name, "cannot tell whether a pod has a volume");
+            false
+        })
     }
 
     /// An iSCSI disk; `secret` is the namespace and name of that with names and passwords.

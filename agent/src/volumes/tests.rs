@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 
 use proto::api::core::v1::{
     ConfigMap, ConfigMapVolumeSource, Container, EmptyDirVolumeSource, HostPathVolumeSource, KeyToPath,
-    LocalObjectReference, LocalVolumeSource, Node, ObjectReference, PersistentVolume, PersistentVolumeClaimSpec,
-    PersistentVolumeClaimStatus, PersistentVolumeClaimVolumeSource, PersistentVolumeSource, PersistentVolumeSpec, Pod,
-    PodSecurityContext, PodSpec, ProjectedVolumeSource, Secret, SecretVolumeSource, Service,
-    ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection, VolumeSource,
+    LocalObjectReference, LocalVolumeSource, Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
+    ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeClaimStatus,
+    PersistentVolumeClaimVolumeSource, PersistentVolumeSource, PersistentVolumeSpec, Pod, PodSecurityContext, PodSpec,
+    ProjectedVolumeSource, Secret, SecretVolumeSource, Service, ServiceAccountTokenProjection, Volume, VolumeMount,
+    VolumeNodeAffinity, VolumeProjection, VolumeSource,
 };
 use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::sync::watch;
@@ -112,19 +113,22 @@ fn manager(root: &Path, objects: &Arc<Memory>) -> Manager {
 
 fn manager_with(root: &Path, objects: &Arc<Memory>, drivers: Arc<crate::csi::Drivers>) -> Manager {
     let node = watch::channel(Arc::new(Node::default())).1;
+    manager_at(root, objects, (objects.clone(), drivers), node)
+}
+
+fn manager_at(
+    root: &Path,
+    objects: &Arc<Memory>,
+    (claims, drivers): (Arc<dyn claims::Claims>, Arc<crate::csi::Drivers>),
+    node: watch::Receiver<Arc<Node>>,
+) -> Manager {
     Manager::new(VolumeDeps {
         root_dir: root.into(),
         objects: objects.clone(),
         tokens: objects.clone(),
-        claims: objects.clone(),
+        claims,
         node,
-        csi: CsiDeps {
-            root_dir: root.into(),
-            node: "n".into(),
-            drivers,
-            in_use: Box::new(|_| {}),
-            reported: None,
-        },
+        csi: CsiDeps { root_dir: root.into(), node: "n".into(), drivers, in_use: Box::new(|_| {}), reported: None },
     })
 }
 
@@ -317,6 +321,75 @@ async fn it_is_known_of_a_claim_on_a_disk_where_its_file_system_is() {
         of_node(PersistentVolumeSource { host_path: Some(host), ..Default::default() });
     set_up(&manager, &pod(vec![("data", source)])).await.expect("volumes");
     assert!(drivers.usages.file_systems_of_pod("u1").is_empty());
+}
+
+/// Every claim is bound to this volume.
+struct OneVolume(PersistentVolume);
+
+impl claims::Claims for OneVolume {
+    fn claim<'a>(&'a self, _: &'a str, name: &'a str) -> claims::Found<'a, PersistentVolumeClaim> {
+        let claim = PersistentVolumeClaim {
+            metadata: Some(ObjectMeta { name: name.into(), ..Default::default() }),
+            spec: Some(PersistentVolumeClaimSpec { volume_name: "pv".into(), ..Default::default() }),
+            status: Some(PersistentVolumeClaimStatus { phase: "Bound".into(), ..Default::default() }),
+        };
+        Box::pin(std::future::ready(Ok(claim)))
+    }
+    fn volume<'a>(&'a self, _: &'a str) -> claims::Found<'a, PersistentVolume> {
+        Box::pin(std::future::ready(Ok(self.0.clone())))
+    }
+}
+
+/// A label of the node that went kept the pods with volumes there from being looked after: what crashed stayed down.
+#[tokio::test]
+async fn a_node_that_moves_takes_no_volume_from_who_has_it() {
+    let scratch = Scratch::new("affinity");
+    let place = scratch.0.join("place");
+    std::fs::create_dir(&place).expect("a directory");
+    let path = place.display().to_string();
+    let host = HostPathVolumeSource { path: path.clone(), ..Default::default() };
+    let host = PersistentVolumeSource { host_path: Some(host), ..Default::default() };
+    let local = LocalVolumeSource { path, ..Default::default() };
+    let local = PersistentVolumeSource { local: Some(local), ..Default::default() };
+    let node = |zone: &str| {
+        let labels = [("zone".to_owned(), zone.to_owned())].into();
+        Arc::new(Node { metadata: Some(ObjectMeta { labels, ..Default::default() }), ..Default::default() })
+    };
+    let here = NodeSelectorRequirement { key: "zone".into(), operator: "In".into(), values: vec!["a".into()] };
+    let here = NodeSelectorTerm { match_expressions: vec![here], ..Default::default() };
+    let required = Some(NodeSelector { node_selector_terms: vec![here] });
+    let claim = PersistentVolumeClaimVolumeSource { claim_name: "c".into(), read_only: false };
+    let pod = pod(vec![("v", VolumeSource { persistent_volume_claim: Some(claim), ..Default::default() })]);
+    let mut other = pod.clone();
+    other.metadata.as_mut().expect("it has").uid = "u2".into();
+    let is_mounted = may_mount(&scratch);
+    for source in [Some(host), Some(local).filter(|_| is_mounted)].into_iter().flatten() {
+        let again = source.local.is_some();
+        let volume = PersistentVolume {
+            metadata: Some(ObjectMeta { name: "pv".into(), ..Default::default() }),
+            spec: Some(PersistentVolumeSpec {
+                persistent_volume_source: Some(source),
+                claim_ref: Some(ObjectReference::default()),
+                node_affinity: Some(VolumeNodeAffinity { required: required.clone() }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let (labels, seen) = watch::channel(node("a"));
+        let volume = Arc::new(OneVolume(volume));
+        let begin = || manager_at(&scratch.0, &Arc::default(), (volume.clone(), Arc::default()), seen.clone());
+        let manager = begin();
+        set_up(&manager, &pod).await.expect("it is in its place");
+        labels.send_replace(node("b"));
+        set_up(&manager, &pod).await.expect("it has it");
+        if again {
+            set_up(&begin(), &pod).await.expect("it has it from the agent before");
+        }
+        let refused = "MountVolume.NodeAffinity check failed for volume \"pv\" : no matching NodeSelectorTerms";
+        assert_eq!(told(&manager, &other).await, refused);
+        manager.teardown("u1").await.expect("gone");
+        assert_eq!(told(&manager, &pod).await, refused, "it has it no more");
+    }
 }
 
 #[test]
