@@ -8,7 +8,7 @@ use super::spec::PodExt;
 use super::step::KillReason;
 
 /// The API's default for `terminationGracePeriodSeconds`.
-const DEFAULT_SECONDS: i64 = 30;
+pub const DEFAULT_SECONDS: i64 = 30;
 /// A container always gets this long between SIGTERM and SIGKILL.
 pub const MINIMUM_STOP_SECONDS: i64 = 2;
 

@@ -13,6 +13,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use crate::config::parse_ip;
+use crate::pod::grace;
 
 use super::{affinity, mount_rules, pod_rules, resource_rules};
 
@@ -54,6 +55,8 @@ enum Check {
     OneOf(&'static [&'static str]),
     Between(i64, i64),
     AtLeast(i64),
+    /// No more items than these.
+    Most(usize),
     /// A number of a port, or the name of one.
     Port,
     /// An amount, or amounts by name, none below zero.
@@ -91,9 +94,11 @@ const RULES: &[(&str, bool, Check)] = &[
     ("spec.@[].imagePullPolicy", false, Check::OneOf(&["Always", "IfNotPresent", "Never"])),
     ("spec.@[].terminationMessagePolicy", false, Check::OneOf(&["File", "FallbackToLogsOnError"])),
     ("spec.@[].restartPolicy", false, Check::OneOf(&["Always", "Never", "OnFailure"])),
+    ("spec.@[].restartPolicyRules", false, Check::Most(20)),
     ("spec.@[].restartPolicyRules[].action", true, Check::OneOf(&["Restart", "RestartAllContainers"])),
     ("spec.@[].restartPolicyRules[].exitCodes", true, Check::Any),
     ("spec.@[].restartPolicyRules[].exitCodes.operator", true, Check::OneOf(&["In", "NotIn"])),
+    ("spec.@[].restartPolicyRules[].exitCodes.values", false, Check::Most(255)),
     ("spec.@[].ports", false, Check::Unique("name")),
     ("spec.@[].ports[].name", false, Check::Text(port_name)),
     ("spec.@[].ports[].containerPort", true, Check::Between(1, 65_535)),
@@ -131,7 +136,6 @@ const RULES: &[(&str, bool, Check)] = &[
     ("spec.@[].lifecycle.postStart|preStop.exec.command", true, Check::Any),
     ("spec.@[].lifecycle.postStart|preStop.httpGet|tcpSocket.port", true, Check::Port),
     ("spec.@[].lifecycle.postStart|preStop.httpGet.scheme", false, Check::OneOf(&["HTTP", "HTTPS"])),
-    ("spec.@[].lifecycle.postStart|preStop.sleep.seconds", false, Check::AtLeast(0)),
     ("spec.@[].livenessProbe|readinessProbe|startupProbe.exec.command", true, Check::Any),
     ("spec.@[].livenessProbe|readinessProbe|startupProbe.httpGet|tcpSocket|grpc.port", true, Check::Port),
     ("spec.@[].livenessProbe|readinessProbe|startupProbe.httpGet.scheme", false, Check::OneOf(&["HTTP", "HTTPS"])),
@@ -250,6 +254,12 @@ impl Check {
                     bad(value, &format!("must be greater than or equal to {least}"));
                 }
             }
+            Self::Most(most) => {
+                let count = value.as_array().map_or(0, Vec::len);
+                if count > *most {
+                    found.push(format!("{path}: Too many: {count}: must have at most {most} items"));
+                }
+            }
             Self::Port => match (value.as_i64(), value.as_str()) {
                 (Some(number), _) if !(1..=65_535).contains(&number) => {
                     bad(value, "must be between 1 and 65535, inclusive");
@@ -320,6 +330,7 @@ impl Check {
 /// What the members of containers have to do with each other and with the pod.
 fn containers(spec: &Value, found: &mut Vec<String>) {
     let volumes: HashSet<&str> = list(spec, "volumes").iter().map(|v| text(v, "name")).collect();
+    let grace = spec["terminationGracePeriodSeconds"].as_i64().unwrap_or(grace::DEFAULT_SECONDS);
     let mut names = HashSet::new();
     let all = ["containers", "initContainers"].into_iter().flat_map(|kind| {
         list(spec, kind).iter().enumerate().map(move |(i, container)| (kind, format!("spec.{kind}[{i}]"), container))
@@ -340,6 +351,13 @@ fn containers(spec: &Value, found: &mut Vec<String>) {
         if !list(container, "restartPolicyRules").is_empty() && text(container, "restartPolicy").is_empty() {
             let why = "must specify restartPolicy when restart rules are used";
             found.push(format!("{path}.restartPolicy: Required value: {why}"));
+        }
+        for hook in ["postStart", "preStop"] {
+            let seconds = container["lifecycle"][hook]["sleep"]["seconds"].as_i64();
+            if let Some(seconds) = seconds.filter(|seconds| !(0..=grace).contains(seconds)) {
+                let why = format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
+                found.push(format!("{path}.lifecycle.{hook}.sleep: Invalid value: {seconds}: {why}"));
+            }
         }
         if container["readinessProbe"].get("terminationGracePeriodSeconds").is_some_and(|grace| !grace.is_null()) {
             let why = "must not be set for readinessProbes";
@@ -633,6 +651,18 @@ mod tests {
                 "spec.containers[0].lifecycle.preStop.sleep: Forbidden: may not specify more than 1 handler type",
             ),
             (
+                "",
+                "lifecycle: {preStop: {sleep: {seconds: 31}}}",
+                "spec.containers[0].lifecycle.preStop.sleep: Invalid value: 31: must be non-negative and less than \
+                terminationGracePeriodSeconds (30)",
+            ),
+            (
+                "terminationGracePeriodSeconds: 3",
+                "lifecycle: {preStop: {sleep: {seconds: 3}}, postStart: {sleep: {seconds: -1}}}",
+                "spec.containers[0].lifecycle.postStart.sleep: Invalid value: -1: must be non-negative and less than \
+                terminationGracePeriodSeconds (3)",
+            ),
+            (
                 "restartPolicy: Now",
                 "",
                 "spec.restartPolicy: Unsupported value: \"Now\": supported values: \"Always\", \
@@ -663,6 +693,15 @@ mod tests {
         ] {
             assert_eq!(told(spec, container), [wanted]);
         }
+        let rules = |rules: usize, codes: usize| {
+            let codes = vec!["1"; codes].join(", ");
+            let rule = format!("{{action: Restart, exitCodes: {{operator: In, values: [{codes}]}}}}");
+            told("", &format!("restartPolicy: Never, restartPolicyRules: [{}]", vec![rule; rules].join(", ")))
+        };
+        let at = "spec.containers[0].restartPolicyRules";
+        assert_eq!(rules(20, 255), [""; 0]);
+        assert_eq!(rules(21, 1), [format!("{at}: Too many: 21: must have at most 20 items")]);
+        assert_eq!(rules(1, 256), [format!("{at}[0].exitCodes.values: Too many: 256: must have at most 255 items")]);
         let volumes = |volumes: &str| {
             let text =
                 format!("metadata: {{name: a}}\nspec: {{containers: [{{name: c, image: x}}], volumes: [{volumes}]}}\n");
