@@ -308,18 +308,24 @@ fn certificate(subresource: &str, new: &mut Value, old: &Value) {
     }
 }
 
-/// A job finds its pods by its own uid, unless it brings a selector.
+/// A job finds its pods by its own uid, unless it brings a selector. What it says of that itself stays, so that it is
+/// refused where it is about another job.
 fn job_labels(value: &mut Value) {
     if value["spec"]["manualSelector"] == true {
         return;
     }
+    let fill = |place: &mut Value, text: &Value| {
+        if place.is_null() {
+            *place = text.clone();
+        }
+    };
     let (uid, name) = (value["metadata"]["uid"].clone(), value["metadata"]["name"].clone());
     let labels = &mut value["spec"]["template"]["metadata"]["labels"];
     for (key, text) in [("controller-uid", &uid), ("job-name", &name)] {
-        labels[key] = text.clone();
-        labels[format!("batch.kubernetes.io/{key}")] = text.clone();
+        fill(&mut labels[key], text);
+        fill(&mut labels[format!("batch.kubernetes.io/{key}")], text);
     }
-    value["spec"]["selector"]["matchLabels"]["batch.kubernetes.io/controller-uid"] = uid;
+    fill(&mut value["spec"]["selector"]["matchLabels"]["batch.kubernetes.io/controller-uid"], &uid);
     if value["metadata"]["labels"].as_object().is_none_or(Map::is_empty) {
         value["metadata"]["labels"] = value["spec"]["template"]["metadata"]["labels"].clone();
     }
@@ -484,6 +490,7 @@ pub fn orphans(resource: &Resource) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::field_error::Rules;
     use crate::resource::Resources;
 
     fn generation(group: &str, version: &str, plural: &str, old: Value, new: Value) -> Value {
@@ -512,6 +519,35 @@ mod tests {
             generation("discovery.k8s.io", "v1", "endpointslices", slice("10.0.0.1"), slice("10.0.0.2")),
             json!([1, 2])
         );
+    }
+
+    /// The labels and the selector of a job that was copied were overwritten, and nobody heard of it.
+    #[test]
+    fn what_a_job_says_of_its_pods_stays_and_is_refused_where_it_is_about_another() {
+        let resource = Resources::built_in().current().lookup("batch", "v1", "jobs").expect("built in");
+        let told = |spec: Value| {
+            let pod = json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]});
+            let mut job = json!({"metadata": {"name": "new", "namespace": "n", "uid": "u2"}, "spec": spec});
+            job["spec"]["template"]["spec"] = pod;
+            crate::defaults::apply(&resource, &mut job);
+            job_labels(&mut job);
+            let complaints = crate::validate::create(&resource, &job, Rules::default());
+            (job, complaints.into_iter().map(|c| c.field).collect::<Vec<_>>())
+        };
+        let (job, complaints) = told(json!({}));
+        assert!(complaints.is_empty(), "{complaints:?}");
+        let labels = &job["spec"]["template"]["metadata"]["labels"];
+        assert_eq!((&labels["job-name"], &labels["batch.kubernetes.io/controller-uid"]), (&json!("new"), &json!("u2")));
+        // As it would be without any, where it says the same.
+        let same = json!({"selector": job["spec"]["selector"], "template": {"metadata": {"labels": labels}}});
+        assert_eq!(told(same), (job.clone(), vec![]));
+        let (own, complaints) = told(json!({"template": {"metadata": {"labels": {"job-name": "old"}}}}));
+        assert_eq!(own["spec"]["template"]["metadata"]["labels"]["job-name"], "old");
+        assert_eq!(complaints, ["spec.template.metadata.labels[job-name]"]);
+        let wrong = json!({"matchLabels": {"batch.kubernetes.io/controller-uid": "u1"}});
+        let (own, complaints) = told(json!({"selector": wrong}));
+        assert_eq!(own["spec"]["selector"], wrong);
+        assert!(complaints.contains(&"spec.selector".to_owned()), "{complaints:?}");
     }
 
     #[test]
