@@ -322,8 +322,20 @@ fn index_count(text: &str, completions: i64) -> Result<i64, String> {
     Ok(total)
 }
 
-/// What may change of a job's spec.
+/// Whether no pod of a job was made, or is left, from its template as it is: it is suspended, and either never began or
+/// has come to rest.
+fn is_at_rest(job: &Value) -> bool {
+    let status = &job["status"];
+    let suspended = || list(status, "conditions").iter().any(|c| c["type"] == "Suspended" && c["status"] == "True");
+    job["spec"]["suspend"] == true
+        && status["active"].as_i64().unwrap_or(0) == 0
+        && (status["startTime"].is_null() || suspended())
+}
+
+/// What may change of a job's spec; at `spec`.
 pub fn update(report: &mut Report, new: &Value, old: &Value) {
+    let at_rest = is_at_rest(old);
+    let (new, old) = (&new["spec"], &old["spec"]);
     let indexed = text(new, "completionMode") == "Indexed";
     if !indexed {
         report.immutable(new, old, "completions");
@@ -338,23 +350,20 @@ pub fn update(report: &mut Report, new: &Value, old: &Value) {
         report.bad("selector", selector::shown(&new["selector"]), crate::field_error::IMMUTABLE);
     }
     let mut template = old["template"].clone();
-    // Where and how the pods run may still change while the job has not begun.
-    if old["suspend"] == true {
-        for name in ["nodeSelector", "tolerations", "schedulingGates", "affinity"] {
-            copy(&mut template["spec"], &new["template"]["spec"], name);
+    // Where the pods run and what they use may change then.
+    if at_rest {
+        let now = &new["template"]["spec"];
+        for name in ["nodeSelector", "tolerations", "schedulingGates"] {
+            copy(&mut template["spec"], now, name);
         }
+        node_affinity(&mut template["spec"], now);
         for name in ["annotations", "labels"] {
             copy(&mut template["metadata"], &new["template"]["metadata"], name);
         }
-        for list in ["containers", "initContainers"] {
-            let now = &new["template"]["spec"][list];
-            for (index, container) in template["spec"][list].as_array_mut().into_iter().flatten().enumerate() {
-                if container["name"] == now[index]["name"] {
-                    copy(container, &now[index], "resources");
-                }
-            }
-            if template["spec"][list].is_null() {
-                copy(&mut template["spec"], &new["template"]["spec"], list);
+        for name in ["containers", "initContainers"] {
+            let was = template["spec"].get_mut(name).and_then(Value::as_array_mut);
+            for (container, now) in was.into_iter().flatten().zip(list(now, name)) {
+                copy(container, now, "resources");
             }
         }
     }
@@ -367,6 +376,16 @@ pub fn update(report: &mut Report, new: &Value, old: &Value) {
     report.immutable(new, old, "backoffLimitPerIndex");
     report.immutable(new, old, "managedBy");
     report.immutable_as(new, old, "successPolicy", &Shape::Pointer(&SUCCESS));
+}
+
+/// Takes over what is said of nodes, and nothing else of an affinity.
+fn node_affinity(to: &mut Value, from: &Value) {
+    let now = &from["affinity"];
+    let was = to.get("affinity").filter(|affinity| affinity.is_object()).cloned();
+    let mut affinity = was.unwrap_or_else(|| json!({}));
+    copy(&mut affinity, now, "nodeAffinity");
+    let says_nothing = now.is_null() && same(&affinity, &Value::Null);
+    copy(to, &if says_nothing { json!({}) } else { json!({"affinity": affinity}) }, "affinity");
 }
 
 fn copy(to: &mut Value, from: &Value, name: &str) {
@@ -583,6 +602,69 @@ mod tests {
         assert_eq!(index_count("0,2-4", 5), Ok(4));
         assert_eq!(index_count("2,1", 5).unwrap_err(), "non-increasing order, previous: 2, current: 1");
         assert_eq!(index_count("5", 5).unwrap_err(), "too large index: \"5\"");
+    }
+
+    /// What a suspended job may change: where its pods run and what they use, once none of them is left.
+    #[test]
+    fn a_suspended_job_changes_where_its_pods_run_and_nothing_else() {
+        let job = |status: Value| {
+            let pod = json!({"containers": [{"name": "c", "image": "i"}], "affinity": {"podAffinity": {"a": 1}}});
+            json!({"spec": {"suspend": true, "template": {"metadata": {"labels": {"a": "b"}}, "spec": pod}},
+                "status": status})
+        };
+        let refused = |status: &Value, change: &dyn Fn(&mut Value)| {
+            let (old, mut new) = (job(status.clone()), job(status.clone()));
+            change(&mut new["spec"]["template"]);
+            let told = Report::told(|r| r.at("spec", |r| update(r, &new, &old)));
+            assert!(told.iter().all(|t| t.starts_with("spec.template: Invalid value: ")), "{told:?}");
+            !told.is_empty()
+        };
+        let allowed: [&dyn Fn(&mut Value); 4] = [
+            &|template| template["spec"]["nodeSelector"] = json!({"a": "b"}),
+            &|template| template["metadata"]["labels"]["c"] = "d".into(),
+            &|template| template["spec"]["affinity"]["nodeAffinity"] = json!({"a": 1}),
+            &|template| template["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "1"}}),
+        ];
+        let suspended = json!([{"type": "Suspended", "status": "True"}]);
+        let resumed = json!([{"type": "Suspended", "status": "False"}]);
+        for (status, at_rest) in [
+            (json!({}), true),
+            (json!({"active": 1}), false),
+            (json!({"startTime": "t"}), false),
+            (json!({"startTime": "t", "conditions": resumed}), false),
+            (json!({"startTime": "t", "conditions": suspended}), true),
+            (json!({"startTime": "t", "conditions": suspended, "active": 1}), false),
+        ] {
+            for change in allowed {
+                assert_eq!(refused(&status, change), !at_rest, "{status}");
+            }
+        }
+        let never: [&dyn Fn(&mut Value); 5] = [
+            &|template| template["spec"]["initContainers"] = json!([{"name": "i", "image": "i"}]),
+            &|template| template["spec"]["containers"][0]["image"] = "other".into(),
+            &|template| template["spec"]["affinity"]["podAffinity"]["a"] = 2.into(),
+            &|template| drop(template["spec"].as_object_mut().and_then(|spec| spec.remove("affinity"))),
+            &|template| template["spec"]["priority"] = 5.into(),
+        ];
+        for change in never {
+            assert!(refused(&json!({}), change));
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_nodes_comes_and_goes_with_an_affinity() {
+        let settled = |was: Value, now: Value| {
+            let mut spec = was;
+            node_affinity(&mut spec, &now);
+            same(&spec, &now)
+        };
+        let of_nodes = json!({"affinity": {"nodeAffinity": {"a": 1}}});
+        let of_both = json!({"affinity": {"nodeAffinity": {"a": 1}, "podAffinity": {"a": 1}}});
+        let of_pods = json!({"affinity": {"podAffinity": {"a": 1}}});
+        assert!(settled(json!({}), of_nodes.clone()) && settled(of_nodes.clone(), json!({})));
+        assert!(settled(of_pods.clone(), of_both.clone()) && settled(of_both.clone(), of_pods.clone()));
+        assert!(!settled(of_pods.clone(), json!({})) && !settled(of_both, json!({})));
+        assert!(!settled(json!({}), of_pods.clone()) && !settled(of_nodes, of_pods));
     }
 
     #[test]

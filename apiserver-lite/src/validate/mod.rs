@@ -357,7 +357,7 @@ fn changed(report: &mut Report, group: &str, plural: &str, new: &Value, old: &Va
         ("apps", "deployments" | "replicasets" | "daemonsets") => workload::selector_fixed(report, new, old),
         ("apps", "statefulsets") => workload::stateful_set_update(report, new, old),
         ("apps", "controllerrevisions") => report.immutable(new, old, "data"),
-        ("batch", "jobs") => report.at("spec", |r| batch::update(r, &new["spec"], &old["spec"])),
+        ("batch", "jobs") => report.at("spec", |r| batch::update(r, new, old)),
         ("networking.k8s.io", "ingressclasses") => fixed(report, &["controller"]),
         ("networking.k8s.io", "ipaddresses") => network::ip_address_update(report, new, old),
         ("networking.k8s.io", "servicecidrs") => network::service_ranges_update(report, new, old),
