@@ -1,7 +1,7 @@
 //! An IPAddress for every address of a service, as clients see what is taken.
 //!
 //! Addresses are handed out from memory ([`super`]); these objects follow. Those that belong to no service go; what somebody
-//! else made under such a name stays.
+//! else made under such a name stays, and no service gets its address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,13 +15,19 @@ use crate::client::Client;
 use crate::controllers::{Change, Controller, Queue, follow};
 use crate::server::ApiServer;
 use crate::status::Result;
-use crate::store::{Key, ObjectRef, ResourceId};
+use crate::store::{Key, ObjectRef, ResourceId, Store};
 use crate::write::DeleteOptions;
 
 const ADDRESSES: &str = "ipaddresses.networking.k8s.io";
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 const MANAGER: &str = "ipallocator.k8s.io";
+
+/// Whether somebody else made the object of an address. Those that follow the services may be late, and say nothing.
+pub(super) fn is_held(store: &Store, ip: IpAddr) -> bool {
+    let object = store.get(&ADDRESSES.into(), "", &ip.to_string());
+    object.is_some_and(|object| object.label(MANAGED_BY) != Some(MANAGER))
+}
 
 /// Follows the services until the runtime ends. Of the configured range the server says that it is ready; of those that
 /// clients made only with `others`, as upstream's controller does, which keeps those in use as well.
@@ -140,5 +146,36 @@ impl Controller for Addresses {
             Work::Address(ip) => self.address(*ip).await.map(|()| None),
             Work::Range(name) => self.ranges.sync(&self.client, name, || self.managed()).await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_address_is_held_by_the_object_of_somebody_else() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:apiserver", "test");
+        let service = |address: &str| {
+            json!({"apiVersion": "v1", "kind": "Service", "metadata": {"generateName": "a-"},
+                "spec": {"clusterIP": address, "ports": [{"port": 80}]}})
+        };
+        let made = client.create("services", "default", service("")).await.expect("there are addresses");
+        let base = made.value()["spec"]["clusterIP"].as_str().unwrap_or_default().to_owned();
+        let (network, _) = base.rsplit_once('.').expect("an address of IPv4");
+        let mut free = (7..).map(|last| format!("{network}.{last}")).filter(|address| *address != base);
+        let (of_another, of_ours) = (free.next().expect("many"), free.next().expect("many"));
+        for (name, labels) in [(&of_another, json!({})), (&of_ours, json!({MANAGED_BY: MANAGER}))] {
+            let object = json!({"apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
+                "metadata": {"name": name, "labels": labels}, "spec": {"parentRef": {"resource": "foos", "name": "x"}}});
+            client.create(ADDRESSES, "", object).await.expect("a good address");
+        }
+        let held = client.create("services", "default", service(&of_another)).await;
+        let error = held.expect_err("it is held");
+        assert_eq!(error.code(), 422);
+        assert!(error.status().message.ends_with("provided IP is already allocated"), "{}", error.status().message);
+        let late = client.create("services", "default", service(&of_ours)).await;
+        late.expect("what follows the services is nobody else's");
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! The set of what is taken is read from the store at the first use and kept after that. What a call hands out is taken
 //! at once, so that no other gets it, and given back where the write fails; what it lets go is free only once the write
-//! has succeeded.
+//! has succeeded. An address that somebody else holds by an IPAddress of their own is looked up when it is wanted.
 
 mod addresses;
 mod fields;
@@ -16,6 +16,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
+use self::addresses::is_held;
 pub use self::addresses::run;
 use self::fields::{text, texts};
 use crate::config::{Cidr, PortRange};
@@ -116,7 +117,7 @@ impl ServiceAllocator {
         let mut guard = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = guard.get_or_insert_with(|| in_use(store));
         let result = self
-            .addresses(taken, || self.ready_ranges(store), &mut request)
+            .addresses(taken, || self.ready_ranges(store), &|address| is_held(store, address), &mut request)
             .and_then(|()| self.node_ports(taken, &mut request))
             .and_then(|()| self.health_port(taken, &mut request));
         let Request { spec, got, let_go, .. } = request;
@@ -242,11 +243,13 @@ impl ServiceAllocator {
         Ok(())
     }
 
-    /// `ranges` are read where an address is needed: most writes of services keep what they have.
+    /// `ranges` are read where an address is needed, and whether one is `held` by others: most writes of services keep
+    /// what they have.
     fn addresses(
         &self,
         taken: &mut Taken,
         ranges: impl FnOnce() -> Vec<Cidr>,
+        held: &dyn Fn(IpAddr) -> bool,
         request: &mut Request<'_>,
     ) -> Result<()> {
         let Request { spec, old, got, let_go, .. } = request;
@@ -281,10 +284,9 @@ impl ServiceAllocator {
             }
             let ranges = ranges.iter().filter(|r| r.is_ipv4() == (family == "IPv4"));
             let address = match all.get(index).filter(|a| !a.is_empty()) {
-                Some(text) => {
-                    take(taken, ranges, text).map_err(|why| refuse(&request.name, "spec.clusterIPs", &shown, &why))?
-                }
-                None => find(taken, ranges)?,
+                Some(text) => take(taken, held, ranges, text)
+                    .map_err(|why| refuse(&request.name, "spec.clusterIPs", &shown, &why))?,
+                None => find(taken, held, ranges)?,
             };
             got.addresses.push(address);
             if index < all.len() {
@@ -469,18 +471,27 @@ fn serves(range: Cidr, address: IpAddr) -> bool {
     range.offset(address).is_some_and(|offset| offset > 0 && Some(offset) != last)
 }
 
-fn take<'r>(taken: &mut Taken, mut ranges: impl Iterator<Item = &'r Cidr>, text: &str) -> Result<IpAddr, String> {
+fn take<'r>(
+    taken: &mut Taken,
+    held: &dyn Fn(IpAddr) -> bool,
+    mut ranges: impl Iterator<Item = &'r Cidr>,
+    text: &str,
+) -> Result<IpAddr, String> {
     let failed = |why: &str| format!("failed to allocate IP {text}: {why}");
     let address = text.parse::<IpAddr>().ok().filter(|address| ranges.any(|range| serves(*range, *address)));
     let address = address.ok_or_else(|| failed("the provided network does not match the current range"))?;
-    if !taken.addresses.insert(address) {
+    if held(address) || !taken.addresses.insert(address) {
         return Err(failed("provided IP is already allocated"));
     }
     Ok(address)
 }
 
 /// A free address of the first range that has one.
-fn find<'r>(taken: &mut Taken, ranges: impl Iterator<Item = &'r Cidr>) -> Result<IpAddr> {
+fn find<'r>(
+    taken: &mut Taken,
+    held: &dyn Fn(IpAddr) -> bool,
+    ranges: impl Iterator<Item = &'r Cidr>,
+) -> Result<IpAddr> {
     for range in ranges {
         // Addresses at the start of a range are left to those who ask for one by number, as upstream does: 16 to 256.
         let size = range.size();
@@ -489,7 +500,8 @@ fn find<'r>(taken: &mut Taken, ranges: impl Iterator<Item = &'r Cidr>) -> Result
         let end = size - u128::from(range.is_ipv4());
         for index in scattered(reserved, end).chain(1..reserved) {
             let address = range.address(index);
-            if taken.addresses.insert(address) {
+            if !taken.addresses.contains(&address) && !held(address) {
+                taken.addresses.insert(address);
                 return Ok(address);
             }
         }
@@ -517,7 +529,7 @@ mod tests {
     fn addresses_come_from_every_range() {
         let all = ranges(&["10.0.0.0/30", "10.1.0.0/29"]);
         let mut taken = Taken::default();
-        let asked = |taken: &mut Taken, text: &str| take(taken, all.iter(), text);
+        let asked = |taken: &mut Taken, text: &str| take(taken, &|_| false, all.iter(), text);
         assert_eq!(asked(&mut taken, "10.1.0.6"), Ok([10, 1, 0, 6].into()));
         let why = "failed to allocate IP 10.1.0.6: provided IP is already allocated";
         assert_eq!(asked(&mut taken, "10.1.0.6"), Err(why.into()));
@@ -526,7 +538,7 @@ mod tests {
             assert_eq!(asked(&mut taken, outside), Err(why));
         }
         let mut found: Vec<String> = Vec::new();
-        while let Ok(address) = find(&mut taken, all.iter()) {
+        while let Ok(address) = find(&mut taken, &|_| false, all.iter()) {
             found.push(address.to_string());
         }
         found.sort();
@@ -545,11 +557,25 @@ mod tests {
         let all = ranges(&["fd00::/126"]);
         let mut taken = Taken::default();
         let mut found: Vec<String> = Vec::new();
-        while let Ok(address) = find(&mut taken, all.iter()) {
+        while let Ok(address) = find(&mut taken, &|_| false, all.iter()) {
             found.push(address.to_string());
         }
         found.sort();
         assert_eq!(found, ["fd00::1", "fd00::2", "fd00::3"]);
+    }
+
+    #[test]
+    fn an_address_that_somebody_holds_is_given_to_no_service() {
+        let all = ranges(&["10.0.0.0/29"]);
+        let held = |address: IpAddr| address == IpAddr::from([10, 0, 0, 2]);
+        let mut taken = Taken::default();
+        let why = "failed to allocate IP 10.0.0.2: provided IP is already allocated";
+        assert_eq!(take(&mut taken, &held, all.iter(), "10.0.0.2"), Err(why.into()));
+        let mut found = HashSet::new();
+        while let Ok(address) = find(&mut taken, &held, all.iter()) {
+            found.insert(address.to_string());
+        }
+        assert!(found.len() == 5 && !found.contains("10.0.0.2"), "{found:?}");
     }
 
     #[test]
@@ -576,7 +602,8 @@ mod tests {
                 times += 1;
                 ranges(&["10.0.0.0/24"])
             };
-            allocator.addresses(&mut Taken::default(), ranges, &mut request).expect("there are addresses");
+            let taken = &mut Taken::default();
+            allocator.addresses(taken, ranges, &|_| false, &mut request).expect("there are addresses");
             times
         };
         assert_eq!(read(&mut spec.clone(), None), 1);
