@@ -309,12 +309,14 @@ impl ServiceAllocator {
             old.filter(|o| fields::has_node_ports(o)).map(|o| fields::node_ports(o).collect()).unwrap_or_default();
         if fields::has_node_ports(spec) {
             let any = fields::gets_node_ports(spec);
-            // The same port under two protocols gets the same number.
+            // The same port under two protocols gets the same number. An update shares a number that it has already taken
+            // whatever the port.
             let mut by_port: Vec<(u64, u64)> = Vec::new();
             let asked: Vec<(u64, u64)> = list(spec).filter(|(_, n)| *n > 0).collect();
             for (index, port) in spec["ports"].as_array_mut().into_iter().flatten().enumerate() {
                 let (number, said) = (port["port"].as_u64().unwrap_or(0), port["nodePort"].as_u64().unwrap_or(0));
-                let known = by_port.iter().find(|(p, _)| *p == number).map(|(_, n)| *n);
+                let is_known = |(p, n): &&(u64, u64)| if old.is_some() { *n == said } else { *p == number };
+                let known = by_port.iter().find(is_known).map(|(_, n)| *n);
                 let wanted = match known {
                     Some(known) if said == 0 || said == known => Some((known, true)),
                     _ if said > 0 => Some((said, had.contains(&said))),
@@ -576,6 +578,32 @@ mod tests {
             found.insert(address.to_string());
         }
         assert!(found.len() == 5 && !found.contains("10.0.0.2"), "{found:?}");
+    }
+
+    /// An update that put a new number under two ports at once was refused the second time.
+    #[test]
+    fn an_update_shares_its_new_node_ports_whatever_the_port() {
+        let allocator = ServiceAllocator::new(ranges(&["10.0.0.0/24"]), PortRange { first: 30000, last: 30100 });
+        let service = |ports: &[(u64, &str, u64)]| {
+            let port = |(port, protocol, number): &(u64, &str, u64)| json!({"port": port, "protocol": protocol, "nodePort": number});
+            json!({"type": "NodePort", "ports": ports.iter().map(port).collect::<Vec<_>>()})
+        };
+        let mut taken = Taken { ports: HashSet::from([30001, 30009]), ..Taken::default() };
+        let old = service(&[(80, "TCP", 30001)]);
+        let mut update = |ports: &[(u64, &str, u64)]| {
+            let mut spec = service(ports);
+            let (got, let_go) = (Lot::default(), Lot::default());
+            let mut request = Request { name: "a".into(), spec: &mut spec, old: Some(&old), got, let_go };
+            let result = allocator.node_ports(&mut taken, &mut request);
+            let got = std::mem::take(&mut request.got.ports);
+            result.map(|()| (got, fields::node_ports(&spec).collect::<Vec<_>>()))
+        };
+        let shared = update(&[(80, "TCP", 30001), (81, "UDP", 30001), (82, "TCP", 30002), (83, "UDP", 30002)]);
+        assert_eq!(shared.expect("free"), (vec![30002], vec![30001, 30001, 30002, 30002]));
+        let (got, numbers) = update(&[(80, "TCP", 30003), (80, "UDP", 0)]).expect("free");
+        assert!(got.len() == 2 && numbers[0] == 30003 && numbers[1] != 30003, "{numbers:?}");
+        let error = update(&[(80, "TCP", 30009)]).expect_err("another service has it");
+        assert!(error.status().message.contains("provided port is already allocated"), "{}", error.status().message);
     }
 
     #[test]
