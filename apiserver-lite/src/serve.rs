@@ -150,6 +150,7 @@ fn assemble(config: &Config, pki: &Pki, store: Store, tokens: TokenFile) -> Resu
             .with_chain(chain(config)?),
         impersonation: Impersonation::new(config.gates.enabled("ConstrainedImpersonation")),
         admission: crate::config::admission(&config.args).map_err(|e| setting("enable-admission-plugins", e))?,
+        turns: crate::write::Turns::default(),
         gated: crate::write::Gated::new(&config.gates),
         limits: Limits::new(
             config.args.max_requests_inflight,

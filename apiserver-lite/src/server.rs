@@ -49,6 +49,8 @@ pub struct ApiServer {
     pub authorizer: Authorizer,
     pub impersonation: Impersonation,
     pub admission: Admission,
+    /// Whose turn it is where several change one object.
+    pub turns: write::Turns,
     /// What feature gates keep from being written.
     pub gated: crate::write::Gated,
     pub limits: Limits,

@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 
 use super::delete_options::DeleteOptions;
 use super::meta;
-use super::{MODIFIED, commit, commit_error, strategy};
+use super::turns::Attempts;
+use super::update::Target;
+use super::{commit, commit_error, strategy};
 use crate::admission::{Call, Operation};
 use crate::http::{Accepted, Response, respond};
 use crate::read::{self, Selector};
@@ -28,8 +30,7 @@ pub(super) async fn handle(
     resource: &Resource,
     accepted: Accepted,
 ) -> Result<Response> {
-    let body = request.body().await?;
-    let options = DeleteOptions::parse(&request.query, request.content_type(), &body)?;
+    let options = DeleteOptions::of_request(&mut request).await?;
     let namespace = if resource.namespaced { request.info.namespace.clone() } else { String::new() };
     warn_of_orphans(resource, &options);
     strategy::check_delete(resource, &request.info.name)?;
@@ -126,8 +127,6 @@ pub enum Deleted {
     Waiting(ObjectRef),
 }
 
-const ATTEMPTS: usize = 5;
-
 /// Deletes an object, or marks it as going away.
 ///
 /// # Errors
@@ -142,7 +141,9 @@ pub async fn delete(
     let place = || Key::new(namespace, name);
     // What this call itself marked: a precondition on the version was met by the state before.
     let mut marked: Option<ObjectRef> = None;
-    for attempt in 1.. {
+    let target = Target { resource, subresource: "", namespace, name };
+    let mut attempts = Attempts::new(server, target, options.until);
+    loop {
         let Some(old) = server.store.get(&resource.storage, namespace, name) else {
             return match marked {
                 // Someone else finished what was begun here.
@@ -202,11 +203,10 @@ pub async fn delete(
                 return Ok(Deleted::Gone(object));
             }
             Ok(waiting) => return Ok(waiting),
-            Err(CommitError::Conflict(_) | CommitError::Missing) if attempt < ATTEMPTS => {}
+            Err(CommitError::Conflict(_) | CommitError::Missing) if attempts.again().await => {}
             Err(error) => return Err(commit_error(resource, name, error)),
         }
     }
-    Err(ApiError::conflict(&resource.group, &resource.plural, name, MODIFIED))
 }
 
 fn is_namespaces(resource: &Resource) -> bool {
@@ -422,8 +422,7 @@ pub(super) async fn collection(
     let query = &request.query;
     let labels = query.get("labelSelector").unwrap_or_default();
     let selector = Selector::parse(resource, labels, query.get("fieldSelector").unwrap_or_default())?;
-    let body = request.body().await?;
-    let options = DeleteOptions::parse(&request.query, request.content_type(), &body)?;
+    let options = DeleteOptions::of_request(&mut request).await?;
     warn_of_orphans(resource, &options);
     let page = read::page_of(server, &request, resource, &list_options, &selector).await?;
     // Across all namespaces nothing is deleted, and an empty one in the path is no way to it.

@@ -2,10 +2,12 @@
 //! where there is no body.
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::options::{check_dry_run, invalid};
 use crate::http::{Media, body_media};
 use crate::request::Query;
+use crate::server::Request;
 use crate::status::{ApiError, Cause, Result, quote};
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -17,14 +19,26 @@ pub struct DeleteOptions {
     pub propagation: Option<String>,
     pub orphan_dependents: Option<bool>,
     pub dry_run: bool,
+    /// When the answer has to be there; None for the server's own deletes.
+    pub until: Option<Instant>,
 }
 
 impl DeleteOptions {
-    /// Reads the body, or the query where there is no body; never both.
+    /// Reads the options of a request: its body, or its query where there is no body; never both.
+    ///
+    /// # Errors
+    /// 400 for text that is none, 413, 415 for a media type that is not known, 422 for values that are not allowed.
+    pub async fn of_request(request: &mut Request) -> Result<Self> {
+        let body = request.body().await?;
+        let options = Self::parse(&request.query, request.content_type(), &body)?;
+        Ok(DeleteOptions { until: request.deadline(), ..options })
+    }
+
+    /// The same of its parts.
     ///
     /// # Errors
     /// 400 for text that is none, 415 for a media type that is not known, 422 for values that are not allowed.
-    pub fn parse(query: &Query, content_type: &str, body: &[u8]) -> Result<Self> {
+    fn parse(query: &Query, content_type: &str, body: &[u8]) -> Result<Self> {
         let (options, dry_runs) =
             if body.is_empty() { Self::from_query(query)? } else { Self::from_body(content_type, body)? };
         options.check(&dry_runs)?;
@@ -51,6 +65,7 @@ impl DeleteOptions {
             propagation: query.get("propagationPolicy").map(Into::into),
             orphan_dependents: query.get("orphanDependents").map(|_| query.flag("orphanDependents")),
             dry_run: false,
+            until: None,
         };
         Ok((options, query.all("dryRun").map(Into::into).collect()))
     }
@@ -110,6 +125,7 @@ impl DeleteOptions {
             propagation: text(&value["propagationPolicy"]),
             orphan_dependents: value["orphanDependents"].as_bool(),
             dry_run: false,
+            until: None,
         };
         let dry_runs = value["dryRun"].as_array().into_iter().flatten().filter_map(text).collect();
         (options, dry_runs)

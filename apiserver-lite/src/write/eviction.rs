@@ -4,6 +4,7 @@
 //! disruption from the one budget that covers them, which is taken from the budget before the pod is deleted.
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::admit;
 use super::binding::set_condition;
@@ -22,8 +23,6 @@ use crate::store::ObjectRef;
 
 const EVICTION: (&str, &str, &str) = ("policy", "v1", "Eviction");
 const REFUSED: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
-/// Evictions of a pod that others write at the same time, before a conflict is reported.
-const ATTEMPTS: usize = 5;
 /// Disrupted pods that a budget remembers until its controller has seen them.
 const MAX_DISRUPTED: usize = 2000;
 
@@ -50,6 +49,7 @@ pub(super) async fn handle(
     admit::posted(server, &options, target, &mut eviction).await?;
     let mut wanted = DeleteOptions::of(&eviction["deleteOptions"])?;
     wanted.dry_run |= options.dry_run;
+    wanted.until = options.until;
     evict(server, resource, &namespace, &name, &wanted, &options).await?;
     Ok(done(accepted))
 }
@@ -62,9 +62,12 @@ async fn evict(
     wanted: &DeleteOptions,
     options: &WriteOptions,
 ) -> Result<()> {
-    for attempt in 1.. {
+    let find = || {
         let pod = server.store.get(&resource.storage, namespace, name);
-        let pod = pod.ok_or_else(|| ApiError::missing("", "pods", name))?;
+        pod.ok_or_else(|| ApiError::missing("", "pods", name))
+    };
+    let mut pod = find()?;
+    loop {
         let phase = pod.field("status.phase");
         let over = matches!(phase, "Succeeded" | "Failed") || pod.keys.deleting;
         // A pod that runs nothing disrupts nothing. One that is only starting must not have come up meanwhile.
@@ -76,11 +79,18 @@ async fn evict(
             pinned.revision = Some(pod.revision.to_string());
         }
         match remove(server, resource, &pod, &pinned, options).await {
-            Err(error) if error.is_conflict() && wanted.revision.is_none() && attempt < ATTEMPTS => {}
+            Err(error) if error.is_conflict() && wanted.revision.is_none() => {
+                // Whoever means another pod is told so; who was only too slow tries again.
+                let newest = find()?;
+                let in_time = options.until.is_none_or(|until| Instant::now() < until);
+                if newest.revision == pod.revision || !in_time {
+                    return Err(error);
+                }
+                pod = newest;
+            }
             result => return result,
         }
     }
-    Ok(())
 }
 
 async fn evict_running(
@@ -95,7 +105,7 @@ async fn evict_running(
     };
     let (tree, budget_tree) = (pod.value(), budget.value());
     if is_ready(&tree) || !spares_the_unhealthy(&budget_tree) {
-        take_disruption(server, &budget, &pod.key.name, wanted.dry_run).await?;
+        take_disruption(server, &budget, &pod.key.name, wanted).await?;
         return remove(server, resource, pod, wanted, options).await;
     }
     // It may go because it is not healthy, so it must not have become healthy since.
@@ -141,13 +151,15 @@ fn still_processed(budget: &str) -> ApiError {
     refused(&format!("The disruption budget {budget} is still being processed by the server."), 10)
 }
 
-/// Takes one disruption from a budget.
-async fn take_disruption(server: &ApiServer, budget: &ObjectRef, pod: &str, dry_run: bool) -> Result<()> {
+/// Takes one disruption from a budget. Others take theirs at the same time: whoever drains a node evicts all of its pods
+/// at once.
+async fn take_disruption(server: &ApiServer, budget: &ObjectRef, pod: &str, wanted: &DeleteOptions) -> Result<()> {
     let resource = server.resources.lookup("policy", "v1", "poddisruptionbudgets");
     let resource = resource.ok_or_else(crate::server::unknown_path)?;
     let (namespace, name) = (&*budget.key.namespace, &*budget.key.name);
     let target = Target { resource: &resource, subresource: "status", namespace, name };
-    let options = WriteOptions { manager: "kube-apiserver".into(), dry_run, ..WriteOptions::default() };
+    let (dry_run, until) = (wanted.dry_run, wanted.until);
+    let options = WriteOptions { manager: "kube-apiserver".into(), dry_run, until, ..WriteOptions::default() };
     let taken = update::update(server, target, &options, |_, tree| disrupted(tree, name, pod));
     taken.await.map(|_| ())
 }
@@ -257,7 +269,48 @@ async fn remove(
 
 #[cfg(test)]
 mod tests {
+    use futures_util::future::join_all;
+
     use super::*;
+    use crate::client::Client;
+
+    /// Whoever drains a node evicts all of its pods at once, and gives up when one of them is refused for good.
+    #[tokio::test]
+    async fn evictions_at_once_each_take_a_disruption_while_there_are_some() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:apiserver", "test");
+        let names: Vec<String> = (0..10).map(|number| format!("p{number}")).collect();
+        for name in &names {
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"a": "b"}},
+                "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}});
+            client.create("pods", "default", pod).await.expect("a good pod");
+            let runs = client.update_status("pods", "default", name, |pod| {
+                pod["status"]["phase"] = "Running".into();
+                set_condition(pod, json!({"type": "Ready", "status": "True"}));
+                Ok(())
+            });
+            runs.await.expect("a good status");
+        }
+        let budgets = "poddisruptionbudgets.policy";
+        let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "b"},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"a": "b"}}}});
+        client.create(budgets, "default", budget).await.expect("a good budget");
+        let allowed = client.update_status(budgets, "default", "b", |budget| {
+            budget["status"] = json!({"observedGeneration": budget["metadata"]["generation"], "disruptionsAllowed": 9,
+                "currentHealthy": 10, "desiredHealthy": 1, "expectedPods": 10});
+            Ok(())
+        });
+        allowed.await.expect("a good status");
+        let resource = server.resources.lookup("", "v1", "pods").expect("built in");
+        let (wanted, options) = (DeleteOptions::default(), WriteOptions::default());
+        let evicted =
+            join_all(names.iter().map(|name| evict(&server, &resource, "default", name, &wanted, &options))).await;
+        let refused: Vec<ApiError> = evicted.into_iter().filter_map(Result::err).collect();
+        assert!(refused.len() == 1 && refused[0].code() == 429, "{refused:?}");
+        let left = client.get(budgets, "default", "b").expect("it is there").value();
+        assert_eq!(left["status"]["disruptionsAllowed"], 0);
+        assert_eq!(left["status"]["disruptedPods"].as_object().map(|pods| pods.len()), Some(9));
+    }
 
     fn budget(status: Value) -> Value {
         json!({"metadata": {"generation": 1}, "status": status})

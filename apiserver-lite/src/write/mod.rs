@@ -2,7 +2,7 @@
 //! with their object.
 //!
 //! Each operation is a loop of three steps: read what is there, compute what should be there, commit on the condition
-//! that nothing happened in between. The middle step is plain code over trees.
+//! that nothing happened in between. The middle step is plain code over trees. How often it goes round: [`turns`].
 
 mod admit;
 mod applied;
@@ -22,6 +22,7 @@ mod review;
 mod scale;
 mod strategy;
 mod subresource;
+mod turns;
 mod update;
 
 use std::sync::Arc;
@@ -48,6 +49,7 @@ pub use delete_options::DeleteOptions;
 pub use gated::Gated;
 pub use options::{FieldValidation, WriteOptions, invalid};
 pub(crate) use scale::scale_of;
+pub use turns::Turns;
 pub use update::{Target, update};
 
 /// Routes a request that is no plain read.

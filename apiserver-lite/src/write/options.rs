@@ -1,6 +1,7 @@
 //! Options that every write takes: dry run, field manager, field validation.
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::request::User;
 use crate::resource::Resource;
@@ -26,6 +27,8 @@ pub struct WriteOptions {
     pub user: User,
     /// `create`, `update` or `patch`; empty for the server's own writes.
     pub verb: String,
+    /// When the answer has to be there; None for the server's own writes.
+    pub until: Option<Instant>,
     /// Field manager and validation, as the client said them.
     pub said: Vec<(&'static str, Value)>,
 }
@@ -103,7 +106,8 @@ impl WriteOptions {
         let said = said.filter_map(|key| query.get(key).filter(|text| !text.is_empty()).map(|text| (key, text.into())));
         let said = said.collect();
         let (user, verb) = (request.user.clone(), request.info.verb.clone());
-        Ok(WriteOptions { dry_run, manager, validation, force: query.flag("force"), user, verb, said })
+        let (force, until) = (query.flag("force"), request.deadline());
+        Ok(WriteOptions { dry_run, manager, validation, force, user, verb, until, said })
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::meta::{self, text};
 use super::options::{WriteOptions, invalid};
+use super::turns::Attempts;
 use super::{MODIFIED, commit, commit_error, create, pod_parts, strategy};
 use crate::admission::{Call, Operation, Reservation};
 use crate::apply::{self, Owners, Writer};
@@ -35,9 +36,6 @@ pub struct Patched {
     /// An apply made the object.
     pub created: bool,
 }
-
-/// Attempts of a write that names no version before a conflict is reported; upstream tries patches five times.
-const ATTEMPTS: usize = 5;
 
 /// Replaces an object; true when it was created.
 ///
@@ -84,7 +82,7 @@ pub async fn put(
     let expected = parse_expected(&version)?;
     let object = update(server, target, options, |old, _| {
         check_preconditions(target, old, expected, &uid)?;
-        // Who names a version has one attempt: after a conflict the version is another one.
+        // Who names a version gets this far once: after a conflict the version is another one.
         Ok(if expected.is_some() { std::mem::take(&mut value) } else { value.clone() })
     });
     Ok((object.await?, false))
@@ -148,7 +146,7 @@ pub(super) fn check_preconditions(target: Target<'_>, old: &ObjectRef, version: 
 /// Replaces an object by what `change` makes of it and its tree, trying again while others write it too.
 ///
 /// # Errors
-/// What `change` says, 404, 409 after many tries, 422.
+/// What `change` says, 404, 409 when others were faster until the time was over, 422.
 pub async fn update(
     server: &ApiServer,
     target: Target<'_>,
@@ -191,7 +189,8 @@ pub(super) async fn replace(
     mut change: impl FnMut(&ObjectRef, &Value) -> Result<Value>,
 ) -> Result<ObjectRef> {
     let Target { resource, subresource, namespace, name } = target;
-    for attempt in 1.. {
+    let mut attempts = Attempts::new(server, target, options.until);
+    loop {
         let Some(old) = server.store.get(&resource.storage, namespace, name) else {
             return Err(ApiError::missing(&resource.group, &resource.plural, name));
         };
@@ -302,11 +301,11 @@ pub(super) async fn replace(
         }
         match committed {
             Ok(object) => return Ok(object),
-            Err(CommitError::Conflict(_)) if attempt < ATTEMPTS => {}
+            // What was charged and handed out for this attempt was given back.
+            Err(CommitError::Conflict(_)) if attempts.again().await => {}
             Err(error) => return Err(commit_error(resource, name, error)),
         }
     }
-    Err(ApiError::conflict(&resource.group, &resource.plural, name, MODIFIED))
 }
 
 /// The text of the spec, where a write left it the same tree: a write of a status does. It is as whoever stored it wrote
@@ -467,10 +466,95 @@ pub(super) fn unsupported_media() -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::future::join_all;
     use serde_json::json;
 
     use super::*;
+    use crate::client::Client;
     use crate::resource::Resources;
+    use crate::write::{DeleteOptions, delete};
+
+    /// A server with a Secret `a` that somebody still has something to do for, and its resource.
+    async fn contended() -> (Arc<ApiServer>, Arc<Resource>) {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:apiserver", "test");
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a", "finalizers": ["a.b/c"]}});
+        client.create("secrets", "default", secret).await.expect("a good secret");
+        let resource = server.resources.lookup("", "v1", "secrets").expect("built in");
+        (server, resource)
+    }
+
+    /// Of thirty that came at once twenty were refused, though none of them named a version.
+    #[tokio::test]
+    async fn writes_that_name_no_version_all_go_through_at_once() {
+        let (server, resource) = contended().await;
+        let target = Target { resource: &resource, subresource: "", namespace: "default", name: "a" };
+        let options = WriteOptions::default();
+        let patched = join_all((0..100).map(async |number| {
+            let body = json!({"metadata": {"labels": {(format!("l{number}")): "v"}}}).to_string();
+            let media = "application/merge-patch+json";
+            patch(&server, target, media, body.as_bytes(), &options, &options.user).await.map(drop)
+        }));
+        let refused: Vec<_> = patched.await.into_iter().filter_map(Result::err).collect();
+        assert!(refused.is_empty(), "{refused:?}");
+        let stored = server.store.get(&resource.storage, "default", "a").expect("it is there");
+        assert_eq!(stored.value()["metadata"]["labels"].as_object().map(|labels| labels.len()), Some(100));
+        let delete_options = DeleteOptions::default();
+        let deletes = join_all((0..5).map(async |_| {
+            let deleted = delete(&server, &resource, "default", "a", &delete_options).await;
+            deleted.map(drop)
+        }));
+        let updates = join_all((0..50).map(async |number| {
+            let label = format!("l{number}");
+            let change = |_: &ObjectRef, tree: &Value| {
+                let mut value = tree.clone();
+                value["metadata"]["labels"][&label] = "w".into();
+                Ok(value)
+            };
+            update(&server, target, &options, change).await.map(drop)
+        }));
+        let (deletes, updates) = tokio::join!(deletes, updates);
+        let refused: Vec<_> = deletes.into_iter().chain(updates).filter_map(Result::err).collect();
+        assert!(refused.is_empty(), "{refused:?}");
+    }
+
+    #[tokio::test]
+    async fn many_writers_of_one_object_take_few_attempts() {
+        let (server, resource) = contended().await;
+        let target = Target { resource: &resource, subresource: "", namespace: "default", name: "a" };
+        let (options, tried) = (WriteOptions::default(), AtomicUsize::new(0));
+        let writers = 100;
+        let updated = join_all((0..writers).map(async |number| {
+            let change = |_: &ObjectRef, tree: &Value| {
+                tried.fetch_add(1, Ordering::Relaxed);
+                let mut value = tree.clone();
+                value["metadata"]["labels"][format!("l{number}")] = "v".into();
+                Ok(value)
+            };
+            update(&server, target, &options, change).await
+        }));
+        assert!(updated.await.iter().all(Result::is_ok));
+        // Two each, and some more where the machine stood still for so long that they lost patience.
+        let tried = tried.into_inner();
+        assert!(tried < 4 * writers, "{tried}");
+    }
+
+    #[tokio::test]
+    async fn of_writers_that_name_one_version_one_goes_through() {
+        let (server, resource) = contended().await;
+        let target = Target { resource: &resource, subresource: "", namespace: "default", name: "a" };
+        let options = WriteOptions::default();
+        let stored = server.store.get(&resource.storage, "default", "a").expect("it is there");
+        let written = join_all((0..10).map(async |number| {
+            let mut value = stored.value();
+            value["metadata"]["labels"][format!("l{number}")] = "v".into();
+            put(&server, target, value, &options, &options.user).await
+        }));
+        let refused: Vec<_> = written.await.into_iter().filter_map(Result::err).collect();
+        assert!(refused.len() == 9 && refused.iter().all(ApiError::is_conflict), "{refused:?}");
+    }
 
     #[test]
     fn a_custom_object_of_another_version_is_refused_for_it() {
