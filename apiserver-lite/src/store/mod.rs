@@ -51,6 +51,9 @@ pub struct Store {
     failed: Arc<AtomicBool>,
     /// None in memory.
     folder: Option<Arc<Path>>,
+    /// Milliseconds that a batch takes as on a slow disk, where others read meanwhile.
+    #[cfg(test)]
+    pub slowness: Arc<std::sync::atomic::AtomicU64>,
 }
 
 impl Store {
@@ -101,10 +104,19 @@ impl Store {
         let (queue, requests) = mpsc::channel(QUEUE);
         let tell = tokio::sync::watch::Sender::new(revision);
         let failed = Arc::new(AtomicBool::new(false));
-        let store =
-            Store { world: world.clone(), queue, revision: tell.subscribe(), failed: failed.clone(), folder: place };
+        let store = Store {
+            world: world.clone(),
+            queue,
+            revision: tell.subscribe(),
+            failed: failed.clone(),
+            folder: place,
+            #[cfg(test)]
+            slowness: Arc::default(),
+        };
         let no_thread = |source| OpenError::Io { path: PathBuf::from("store-writer"), source };
         let writer = writer::Writer {
+            #[cfg(test)]
+            slowness: store.slowness.clone(),
             recent: Default::default(),
             world,
             disk,

@@ -100,6 +100,8 @@ pub(super) struct Writer {
     pub full: bool,
     /// For waiting with a deadline.
     pub timer: tokio::runtime::Runtime,
+    #[cfg(test)]
+    pub slowness: Arc<std::sync::atomic::AtomicU64>,
 }
 
 /// Writes per sync at most, so that the first of a long queue is not kept waiting.
@@ -205,6 +207,8 @@ impl Writer {
             refused.into_iter().for_each(|(answer, error)| drop(answer.send(Err(error))));
             return;
         }
+        #[cfg(test)]
+        std::thread::sleep(Duration::from_millis(self.slowness.load(Ordering::Relaxed)));
         if std::mem::take(&mut self.full) {
             tracing::info!("there is room for the log again");
         }

@@ -269,6 +269,8 @@ async fn remove(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use futures_util::future::join_all;
 
     use super::*;
@@ -303,6 +305,7 @@ mod tests {
         allowed.await.expect("a good status");
         let resource = server.resources.lookup("", "v1", "pods").expect("built in");
         let (wanted, options) = (DeleteOptions::default(), WriteOptions::default());
+        server.store.slowness.store(20, Ordering::Relaxed);
         let evicted =
             join_all(names.iter().map(|name| evict(&server, &resource, "default", name, &wanted, &options))).await;
         let refused: Vec<ApiError> = evicted.into_iter().filter_map(Result::err).collect();

@@ -476,12 +476,13 @@ mod tests {
     use crate::resource::Resources;
     use crate::write::{DeleteOptions, delete};
 
-    /// A server with a Secret `a` that somebody still has something to do for, and its resource.
+    /// A server with a slow disk and a Secret `a` that somebody still has something to do for, and the Secret's resource.
     async fn contended() -> (Arc<ApiServer>, Arc<Resource>) {
         let server = crate::serve::testing::server().await;
         let client = Client::new(server.clone(), "system:apiserver", "test");
         let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a", "finalizers": ["a.b/c"]}});
         client.create("secrets", "default", secret).await.expect("a good secret");
+        server.store.slowness.store(5, Ordering::Relaxed);
         let resource = server.resources.lookup("", "v1", "secrets").expect("built in");
         (server, resource)
     }
