@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proto::time::parse_rfc3339;
 use serde_json::Value;
 
-use crate::store::ObjectRef;
+use crate::store::{Key, ObjectRef};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerRef {
@@ -35,8 +35,8 @@ pub struct PodDigest {
     pub resized: bool,
     /// Claims of its volumes, those that it brings along included.
     pub claims: Box<[Box<str>]>,
-    /// One of those is made for the pod.
-    pub brings_claims: bool,
+    /// Those of them that are made for the pod.
+    pub brought: Box<[Box<str>]>,
     /// It has claims of devices.
     pub asks_devices: bool,
     /// Since when it is said to be about to go, by others than its node.
@@ -81,7 +81,7 @@ impl PodDigest {
         let restarts_of = |container: &Value| container["restartCount"].as_i64();
         let ips = status["podIPs"].as_array().into_iter().flatten().filter_map(|ip| ip["ip"].as_str());
         let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
-        let template = |volume: &Value| volume["ephemeral"]["volumeClaimTemplate"].is_object();
+        let name = metadata["name"].as_str().unwrap_or_default();
         PodDigest {
             generation: metadata["generation"].as_i64().unwrap_or(0),
             created: seconds(&metadata["creationTimestamp"]),
@@ -97,8 +97,8 @@ impl PodDigest {
             ips: ips.map(Into::into).collect(),
             resized: status["allocatedResources"].is_object()
                 || containers.into_iter().any(|c| c["allocatedResources"].is_object()),
-            claims: volumes.clone().filter_map(|v| claim_of(&metadata["name"], v)).collect(),
-            brings_claims: volumes.into_iter().any(template),
+            claims: volumes.clone().filter_map(|v| plain_claim(v).or_else(|| brought_claim(name, v))).collect(),
+            brought: volumes.filter_map(|v| brought_claim(name, v)).collect(),
             asks_devices: pod["spec"]["resourceClaims"].as_array().is_some_and(|list| !list.is_empty()),
             disrupted_since: disrupted.map_or(0, |c| seconds(&c["lastTransitionTime"]).max(1)),
             group: pod["spec"]["schedulingGroup"]["podGroupName"].as_str().map(Into::into),
@@ -106,13 +106,24 @@ impl PodDigest {
     }
 }
 
-/// The claim behind a volume of a pod; one that the pod brings along is named for both.
-fn claim_of(pod: &Value, volume: &Value) -> Option<Box<str>> {
-    if let Some(name) = volume["persistentVolumeClaim"]["claimName"].as_str() {
-        return Some(name.into());
-    }
-    let (pod, name) = (pod.as_str().unwrap_or_default(), volume["name"].as_str().unwrap_or_default());
+/// The claim that a volume of a pod names.
+fn plain_claim(volume: &Value) -> Option<Box<str>> {
+    volume["persistentVolumeClaim"]["claimName"].as_str().map(Into::into)
+}
+
+/// The claim that is made for a volume of a pod, and named for both.
+pub fn brought_claim(pod: &str, volume: &Value) -> Option<Box<str>> {
+    let name = volume["name"].as_str().unwrap_or_default();
     volume["ephemeral"].is_object().then(|| format!("{pod}-{name}").into())
+}
+
+/// Why a claim is not the one that was made for a pod, but that of an earlier pod of its name, say.
+pub fn foreign_claim(pod: &ObjectRef, claim: &ObjectRef) -> Option<String> {
+    let owner = controller_of(&claim.without_owners());
+    let (Key { namespace, name }, of) = (&claim.key, &pod.key.name);
+    owner
+        .is_none_or(|owner| owner.uid != pod.keys.uid)
+        .then(|| format!("PVC {namespace}/{name} was not created for pod {namespace}/{of} (pod is not owner)"))
 }
 
 /// Neither over nor going away.
@@ -137,13 +148,13 @@ mod tests {
             PodDigest::read(&json!({"metadata": {"name": "p"}, "spec": spec}))
         };
         let none = read(json!([{"name": "a", "emptyDir": {}}]), "\"ephemeral\":{");
-        assert!(none.claims.is_empty() && !none.brings_claims && !none.asks_devices);
+        assert!(none.claims.is_empty() && none.brought.is_empty() && !none.asks_devices);
         let both = read(
             json!([{"name": "a", "persistentVolumeClaim": {"claimName": "x"}}, {"name": "b", "ephemeral": {"volumeClaimTemplate": {}}}]),
             "",
         );
         assert_eq!(*both.claims, ["x".into(), "p-b".into()]);
-        assert!(both.brings_claims);
+        assert_eq!(*both.brought, ["p-b".into()]);
         let devices = PodDigest::read(&json!({"spec": {"resourceClaims": [{"name": "d"}]}}));
         assert!(devices.asks_devices && !PodDigest::read(&json!({"spec": {"resourceClaims": []}})).asks_devices);
     }

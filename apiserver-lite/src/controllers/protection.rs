@@ -3,17 +3,17 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::events::Recorder;
 use super::feed::Change;
 use super::index::Index;
 use super::ownership::done;
-use super::pods::{PodDigest, is_terminal};
+use super::pods::{PodDigest, brought_claim, foreign_claim, is_terminal};
 use super::queue::Queue;
 use super::runner::Controller;
 use crate::client::{Client, unchanged};
-use crate::status::Result;
+use crate::status::{ApiError, Result};
 use crate::store::{Key, ObjectRef, ResourceId};
 
 const CLAIMS: &str = "persistentvolumeclaims";
@@ -142,11 +142,32 @@ impl Controller for Volumes {
 pub struct Ephemeral {
     client: Client,
     recorder: Recorder,
+    /// Pods of each namespace that bring claims along.
+    pods: Index,
 }
 
 impl Ephemeral {
     pub fn new(client: Client, recorder: Recorder) -> Self {
-        Ephemeral { client, recorder }
+        Ephemeral { client, recorder, pods: Index::default() }
+    }
+
+    /// Makes the claim of one of a pod's volumes.
+    async fn provide(&self, pod: &ObjectRef, volume: &Value, name: &str) -> std::result::Result<(), String> {
+        let key = &pod.key;
+        if let Some(claim) = self.client.get(CLAIMS, &key.namespace, name) {
+            return foreign_claim(pod, &claim).map_or(Ok(()), Err);
+        }
+        let template = &volume["ephemeral"]["volumeClaimTemplate"];
+        let mut claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": template["spec"],
+            "metadata": {"name": name, "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": key.name,
+                "uid": pod.keys.uid, "controller": true, "blockOwnerDeletion": true}]}});
+        for part in ["labels", "annotations"] {
+            if !template["metadata"][part].is_null() {
+                claim["metadata"][part] = template["metadata"][part].clone();
+            }
+        }
+        let made = self.client.create(CLAIMS, &key.namespace, claim).await;
+        made.map(|_| ()).map_err(|error| format!("create PVC {name}: {error}"))
     }
 }
 
@@ -155,13 +176,21 @@ impl Controller for Ephemeral {
     type Key = Key;
 
     fn watched(&self) -> Vec<ResourceId> {
-        vec!["pods".into()]
+        ["pods", CLAIMS].map(Into::into).into()
     }
 
     fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Key>) {
-        let new = change.previous.is_none() && !change.object.keys.deleting;
-        if new && PodDigest::of(change.object).brings_claims {
-            queue.add(change.object.key.clone());
+        let object = change.object;
+        if change.resource == 0 {
+            let brings = |pod: &ObjectRef| !PodDigest::of(pod).brought.is_empty();
+            self.pods.observe(change, |pod| brings(pod).then_some(&*pod.key.namespace));
+            if change.previous.is_none() && brings(object) {
+                queue.add(object.key.clone());
+            }
+        } else if change.deleted() {
+            // It is made anew, or was that of an earlier pod and in the way of this one's.
+            let brings = |pod: &&ObjectRef| PodDigest::of(pod).brought.contains(&object.key.name);
+            self.pods.get(&object.key.namespace).filter(brings).for_each(|pod| queue.add(pod.key.clone()));
         }
     }
 
@@ -170,34 +199,58 @@ impl Controller for Ephemeral {
         let Some(pod) = found.filter(|p| !p.keys.deleting) else { return Ok(None) };
         let value = pod.without_owners();
         for volume in value["spec"]["volumes"].as_array().into_iter().flatten() {
-            let template = &volume["ephemeral"]["volumeClaimTemplate"];
-            if !template.is_object() {
-                continue;
-            }
-            let name = format!("{}-{}", key.name, volume["name"].as_str().unwrap_or_default());
-            if let Some(claim) = self.client.get(CLAIMS, &key.namespace, &name) {
-                if !claim.keys.owners.contains(&pod.keys.uid) {
-                    let text = format!(
-                        "PVC {}/{name} was not created for pod {}/{} (pod is not owner)",
-                        key.namespace, key.namespace, key.name
-                    );
-                    self.recorder.warn("ephemeral_volume", ("Pod", "v1", &pod), "EphemeralVolumeFailed", text);
-                }
-                continue;
-            }
-            let mut claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": template["spec"],
-                "metadata": {"name": name, "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": key.name,
-                    "uid": pod.keys.uid, "controller": true, "blockOwnerDeletion": true}]}});
-            for part in ["labels", "annotations"] {
-                if !template["metadata"][part].is_null() {
-                    claim["metadata"][part] = template["metadata"][part].clone();
-                }
-            }
-            match self.client.create(CLAIMS, &key.namespace, claim).await {
-                Err(error) if error.is_already_exists() => {}
-                made => made.map(|_| ())?,
+            let Some(name) = brought_claim(&key.name, volume) else { continue };
+            if let Err(why) = self.provide(&pod, volume, &name).await {
+                let text = format!("ephemeral volume {}: {why}", volume["name"].as_str().unwrap_or_default());
+                self.recorder.warn("ephemeral_volume", ("Pod", "v1", &pod), "FailedBinding", text.clone());
+                return Err(ApiError::internal(text));
             }
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::super::feed::Feed;
+    use super::*;
+    use crate::write::DeleteOptions;
+
+    async fn make(client: &Client, plural: &str, kind: &str, name: &str, spec: Value) {
+        let value = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+        client.create(plural, "default", value).await.expect("it is made");
+    }
+
+    fn storage() -> Value {
+        json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}})
+    }
+
+    /// A pod that came back before the claim of the earlier one had gone never got one.
+    #[tokio::test]
+    async fn a_claim_of_an_earlier_pod_is_waited_for_to_go() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:kube-controller-manager", "test");
+        let mut controller = Ephemeral::new(client.clone(), Recorder::start(client.clone()));
+        let (mut feed, mut queue) = (Feed::open(&server.store, &controller.watched()), Queue::default());
+        make(&client, CLAIMS, "PersistentVolumeClaim", "p-v", storage()).await;
+        let volumes = json!([{"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": storage()}}}]);
+        let spec = json!({"containers": [{"name": "c", "image": "i"}], "volumes": volumes});
+        make(&client, "pods", "Pod", "p", spec).await;
+        let mut look = async || {
+            feed.drain(|change| controller.observe(change, &mut queue)).expect("in time");
+            let key = queue.pop(Instant::now()).expect("the pod is looked at");
+            queue.done(&key);
+            controller.sync(&key).await
+        };
+        let why = look().await.expect_err("it is tried again").to_string();
+        assert!(why.contains("ephemeral volume v: PVC default/p-v was not created for pod default/p"), "{why}");
+        hold(&client, CLAIMS, &Key::new("default", "p-v"), Claims::FINALIZER, false).await.expect("nobody uses it");
+        client.delete(CLAIMS, "default", "p-v", &DeleteOptions::default()).await.expect("it goes");
+        look().await.expect("there is room");
+        let claim = client.get(CLAIMS, "default", "p-v").expect("it is made");
+        let pod = client.get("pods", "default", "p").expect("it is there");
+        assert_eq!(foreign_claim(&pod, &claim), None);
     }
 }

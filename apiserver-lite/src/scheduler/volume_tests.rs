@@ -48,6 +48,27 @@ async fn waiting(class: Value) -> Store {
     store
 }
 
+/// The pod started with the claim of an earlier one of its name, and lost it when that was collected.
+#[tokio::test]
+async fn a_pod_waits_for_the_claim_that_is_made_for_it() {
+    let store = waiting(json!({})).await;
+    let claim = |name: &str, owner: &str| {
+        let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": owner, "controller": true}]);
+        json!({"metadata": {"name": name, "namespace": "n", "ownerReferences": owner}, "spec": {"storageClassName": "slow"}})
+    };
+    write(&store, "", "persistentvolumeclaims", claim("p-v", "earlier")).await;
+    write(&store, "", "persistentvolumeclaims", claim("q-v", "q")).await;
+    let nodes = cluster(&[node("a", &json!({}))]);
+    let brings = |name: &str| {
+        let volume = json!({"name": "v", "ephemeral": {"volumeClaimTemplate": {}}});
+        let value = json!({"metadata": {"name": name, "namespace": "n"}, "spec": {"volumes": [volume]}});
+        PodInfo::read(&object("pods", value))
+    };
+    let why = Volumes::read(&store, &nodes, &brings("p")).err();
+    assert_eq!(why.as_deref(), Some("PVC n/p-v was not created for pod n/p (pod is not owner)"));
+    assert!(Volumes::read(&store, &nodes, &brings("q")).is_ok());
+}
+
 /// Every node was taken to do.
 #[tokio::test]
 async fn a_volume_is_made_only_where_its_class_allows_it() {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::admission::storage::class_of;
+use crate::controllers::pods::{PodDigest, foreign_claim};
 use crate::controllers::volumes::{Candidates, Choice, Lying, candidates, is_bound};
 use crate::selectors::{NodeTerm, label, node_terms};
 use crate::store::{Key, Store};
@@ -115,11 +116,15 @@ impl Volumes {
     pub fn read(store: &Store, cluster: &Cluster, pod: &PodInfo) -> Result<Self, String> {
         let mut out = Volumes { namespace: pod.object.key.namespace.clone(), ..Volumes::default() };
         let mut waiting = Vec::new();
+        let digest = PodDigest::of(&pod.object);
         for name in &pod.claims {
             let claim = store.get(&"persistentvolumeclaims".into(), &pod.object.key.namespace, name);
             let claim = claim.ok_or_else(|| format!("persistentvolumeclaim \"{name}\" not found"))?;
             if claim.keys.deleting {
                 return Err(format!("persistentvolumeclaim \"{name}\" is being deleted"));
+            }
+            if let Some(why) = digest.brought.contains(name).then(|| foreign_claim(&pod.object, &claim)).flatten() {
+                return Err(why);
             }
             let claim = claim.without_owners();
             let modes = claim["spec"]["accessModes"].as_array();
