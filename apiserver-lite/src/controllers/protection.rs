@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::events::Recorder;
 use super::feed::Change;
-use super::index::Index;
+use super::index::{Index, by_node};
 use super::ownership::done;
-use super::pods::{PodDigest, brought_claim, foreign_claim, is_terminal};
+use super::pods::{PodDigest, brought_claim, foreign_claim};
 use super::queue::Queue;
 use super::runner::Controller;
 use crate::client::{Client, unchanged};
@@ -46,8 +46,21 @@ pub async fn hold(client: &Client, resource: &str, key: &Key, finalizer: &str, w
 /// Keeps claims that a pod uses.
 pub struct Claims {
     client: Client,
-    /// Pods of each namespace that have volumes of claims and are not over.
+    /// Pods of each namespace that have a node and volumes of claims.
     pods: Index,
+}
+
+/// Whether a pod, which has a node, uses a claim. One that is over does so as well until it is deleted; of what it brought
+/// along it uses what was made for itself, and only until its node is done with it.
+fn uses(pod: &ObjectRef, claim: &ObjectRef) -> bool {
+    if !PodDigest::of(pod).claims.contains(&claim.key.name) {
+        return false;
+    }
+    let value = pod.without_owners();
+    let mut volumes = value["spec"]["volumes"].as_array().into_iter().flatten();
+    let is_shut_down = pod.keys.deleting && value["metadata"]["deletionGracePeriodSeconds"] == 0;
+    volumes.any(|v| v["persistentVolumeClaim"]["claimName"] == *claim.key.name)
+        || !is_shut_down && foreign_claim(pod, claim).is_none()
 }
 
 impl Claims {
@@ -74,15 +87,11 @@ impl Controller for Claims {
             }
             return;
         }
-        let ended = change.deleted() || is_terminal(object);
-        // Only the beginning and the end of a pod matter.
-        if ended || change.previous.is_none() {
-            let uses = |pod: &ObjectRef| !is_terminal(pod) && !PodDigest::of(pod).claims.is_empty();
-            self.pods.observe(change, |pod| uses(pod).then_some(&*pod.key.namespace));
-            if ended {
-                for claim in &PodDigest::of(object).claims {
-                    queue.add(Key::new(&object.key.namespace, claim));
-                }
+        let may_use = |pod: &ObjectRef| by_node(pod).is_some() && !PodDigest::of(pod).claims.is_empty();
+        self.pods.observe(change, |pod| may_use(pod).then_some(&*pod.key.namespace));
+        if change.deleted() || object.keys.deleting {
+            for claim in &PodDigest::of(object).claims {
+                queue.add(Key::new(&object.key.namespace, claim));
             }
         }
     }
@@ -93,8 +102,7 @@ impl Controller for Claims {
             hold(&self.client, CLAIMS, key, Self::FINALIZER, true).await?;
             return Ok(None);
         }
-        let mut users = self.pods.get(&key.namespace).filter(|p| !is_terminal(p));
-        if !users.any(|p| PodDigest::of(p).claims.contains(&key.name)) {
+        if !self.pods.get(&key.namespace).any(|pod| uses(pod, &claim)) {
             hold(&self.client, CLAIMS, key, Self::FINALIZER, false).await?;
         }
         Ok(None)
@@ -218,6 +226,41 @@ mod tests {
     use super::*;
     use crate::write::DeleteOptions;
 
+    fn object(plural: &str, mut value: Value) -> ObjectRef {
+        let resource = crate::resource::Resources::built_in().lookup("", "v1", plural).expect("it is served");
+        let key = Key::new("n", value["metadata"]["name"].as_str().unwrap_or_default());
+        let fields = crate::resource::fields::of(&resource, &value);
+        crate::store::encode(&resource, &mut value, fields, None).unsaved(key, "")
+    }
+
+    #[test]
+    fn a_pod_uses_the_claims_that_it_names_and_those_that_were_made_for_itself() {
+        let claim = |name: &str, owner: &str| {
+            let owner = json!([{"kind": "Pod", "name": "p", "uid": owner, "controller": true}]);
+            object(CLAIMS, json!({"metadata": {"name": name, "ownerReferences": owner}}))
+        };
+        let pod = |metadata: Value, phase: &str| {
+            let mut metadata = metadata;
+            (metadata["name"], metadata["uid"]) = ("p".into(), "1".into());
+            let volumes = json!([{"name": "a", "persistentVolumeClaim": {"claimName": "c"}},
+                {"name": "v", "ephemeral": {"volumeClaimTemplate": {}}}]);
+            object("pods", json!({"metadata": metadata, "spec": {"volumes": volumes}, "status": {"phase": phase}}))
+        };
+        let going = json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30});
+        let gone = json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0});
+        for (metadata, phase, keeps_its_own) in [
+            (json!({}), "Running", true),
+            (json!({}), "Succeeded", true),
+            (going, "Running", true),
+            (gone, "Failed", false),
+        ] {
+            let pod = pod(metadata, phase);
+            assert!(uses(&pod, &claim("c", "")), "{phase}");
+            assert_eq!(uses(&pod, &claim("p-v", "1")), keeps_its_own, "{phase}");
+            assert!(!uses(&pod, &claim("p-v", "2")) && !uses(&pod, &claim("d", "1")), "{phase}");
+        }
+    }
+
     async fn make(client: &Client, plural: &str, kind: &str, name: &str, spec: Value) {
         let value = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "spec": spec});
         client.create(plural, "default", value).await.expect("it is made");
@@ -225,6 +268,41 @@ mod tests {
 
     fn storage() -> Value {
         json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}})
+    }
+
+    /// A claim that a pod named which ran nowhere was Terminating as long as that pod waited.
+    #[tokio::test]
+    async fn a_claim_goes_unless_a_pod_that_has_a_node_uses_it() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:kube-controller-manager", "test");
+        let mut controller = Claims::new(client.clone());
+        let (mut feed, mut queue) = (Feed::open(&server.store, &controller.watched()), Queue::default());
+        let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
+        let spec = json!({"containers": [{"name": "c", "image": "i"}], "volumes": volumes});
+        make(&client, "pods", "Pod", "waits", spec.clone()).await;
+        let mut is_gone = async || {
+            feed.drain(|change| controller.observe(change, &mut queue)).expect("in time");
+            while let Some(key) = queue.pop(Instant::now()) {
+                controller.sync(&key).await.expect("it goes");
+                queue.done(&key);
+                feed.drain(|change| controller.observe(change, &mut queue)).expect("in time");
+            }
+            client.get(CLAIMS, "default", "c").is_none()
+        };
+        let unused = async || {
+            make(&client, CLAIMS, "PersistentVolumeClaim", "c", storage()).await;
+            client.delete(CLAIMS, "default", "c", &DeleteOptions::default()).await.expect("it is to go");
+        };
+        unused().await;
+        assert!(is_gone().await);
+        let mut placed = spec;
+        placed["nodeName"] = "n".into();
+        make(&client, "pods", "Pod", "runs", placed).await;
+        unused().await;
+        assert!(!is_gone().await);
+        let at_once = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::default() };
+        client.delete("pods", "default", "runs", &at_once).await.expect("it is deleted");
+        assert!(is_gone().await);
     }
 
     /// A pod that came back before the claim of the earlier one had gone never got one.
