@@ -6,6 +6,7 @@ use std::str::FromStr;
 use proto::quantity::Quantity;
 use serde_json::{Name, Value};
 
+use crate::admission::resources::is_resize_infeasible;
 use crate::validate::quantity;
 
 /// Assumed of a container that asks for nothing, in scores only.
@@ -148,7 +149,8 @@ pub fn requested(pod: &Value, resource: &str) -> Option<i64> {
     })
 }
 
-/// What the pod as a whole asks for; while it is being resized, the larger of what it has and what it is to have.
+/// What the pod as a whole asks for; while it is being resized, the larger of what it has and what it is to have, if it
+/// can have that at all.
 fn whole(pod: &Value) -> Cow<'_, Value> {
     let requests = &pod["spec"]["resources"]["requests"];
     let (Some(list), status) = (requests.as_object(), &pod["status"]) else { return Cow::Borrowed(requests) };
@@ -156,19 +158,25 @@ fn whole(pod: &Value) -> Cow<'_, Value> {
         return Cow::Borrowed(requests);
     }
     let had = [&status["resources"]["requests"], &status["allocatedResources"]];
+    let infeasible = is_resize_infeasible(pod);
     let largest = |(name, wanted): (&Name, &Value)| {
-        let all = had.iter().map(|had| &had[name]).chain([wanted]).filter_map(|q| Some((quantity(q)?, q)));
-        (name.clone(), all.max_by_key(|(quantity, _)| *quantity).map_or(Value::Null, |(_, text)| text.clone()))
+        let wanted = (!infeasible).then_some(wanted);
+        let all = had.iter().map(|had| &had[name]).chain(wanted).filter_map(|q| Some((quantity(q)?, q)));
+        Some((name.clone(), all.max_by_key(|(quantity, _)| *quantity)?.1.clone()))
     };
-    Cow::Owned(list.iter().map(largest).collect())
+    Cow::Owned(list.iter().filter_map(largest).collect())
 }
 
-/// A container's requests; while it is being resized, the larger of what it has and what it is to have.
+/// A container's requests; while it is being resized, the larger of what it has and what it is to have, if it can have
+/// that at all.
 fn container_requests(pod: &Value, statuses: &str, container: &Value, least: bool) -> Resources {
     let requests = &container["resources"]["requests"];
     let mut out = Resources::parse(requests);
     let status = pod["status"][statuses].as_array().into_iter().flatten().find(|s| s["name"] == container["name"]);
     if let Some(status) = status {
+        if status["resources"].is_object() && is_resize_infeasible(pod) {
+            out = Resources::default();
+        }
         out.raise_to(&Resources::parse(&status["allocatedResources"]));
         out.raise_to(&Resources::parse(&status["resources"]["requests"]));
     }
@@ -223,6 +231,20 @@ mod tests {
             "allocatedResources": {"cpu": "3500m", "memory": "512Mi"}});
         let requests = pod_requests(&resized, false);
         assert_eq!((requests.milli_cpu, requests.memory), (4250, 1 << 30));
+    }
+
+    /// The node was full of what nobody had.
+    #[test]
+    fn what_a_pod_will_never_get_does_not_count() {
+        let status = json!({"name": "c", "allocatedResources": {"cpu": "1"}, "resources": {"requests": {"cpu": "1"}}});
+        let mut pod = json!({"spec": {"containers": [container("100")]},
+            "status": {"containerStatuses": [status], "conditions": [{"type": "PodResizePending", "reason": "Deferred"}]}});
+        assert_eq!(pod_requests(&pod, false).milli_cpu, 100_000);
+        pod["status"]["conditions"][0]["reason"] = "Infeasible".into();
+        assert_eq!(pod_requests(&pod, false).milli_cpu, 1000);
+        pod["spec"]["resources"]["requests"]["cpu"] = "200".into();
+        pod["status"]["resources"]["requests"]["cpu"] = "2".into();
+        assert_eq!(pod_requests(&pod, false).milli_cpu, 2000);
     }
 
     #[test]

@@ -260,7 +260,8 @@ fn pod(object: &Value) -> Resources {
     if matches!(object["status"]["phase"].as_str(), Some("Succeeded" | "Failed")) {
         return out;
     }
-    out.append(&mut compute(&resources::of_pod(object, "requests"), &resources::of_pod(object, "limits")));
+    let held = |part: &str| resources::held_by_pod(object, part);
+    out.append(&mut compute(&held("requests"), &held("limits")));
     out
 }
 
