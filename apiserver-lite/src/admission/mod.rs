@@ -46,7 +46,7 @@ mod webhook;
 use serde_json::Value;
 
 pub use plugins::Admission;
-pub use quota::{Counter, Reservation};
+pub use quota::{Counter, Reservation, counts_for};
 pub use settings::Settings;
 pub use webhook::{Asker, Endpoint, Expected, connector, failure_words, handshake_words, verifier};
 

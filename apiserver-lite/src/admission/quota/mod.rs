@@ -16,7 +16,7 @@ use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 pub use self::limited::Limited;
 use self::limited::Uncovered;
-pub use self::usage::Counter;
+pub use self::usage::{Counter, counts_for};
 use super::resources::{self, Resources};
 use super::{Call, Operation};
 use crate::server::ApiServer;

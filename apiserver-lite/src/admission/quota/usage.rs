@@ -3,8 +3,10 @@
 //! Follows `pkg/quota/v1/evaluator/core` and the generic object count of `k8s.io/apiserver/pkg/quota/v1`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use proto::quantity::{Format, Quantity};
+use proto::time::{Timestamp, parse_rfc3339};
 use serde_json::Value;
 
 use crate::admission::resources::{self, Resources};
@@ -254,10 +256,21 @@ fn compute(requests: &Resources, limits: &Resources) -> Resources {
     out
 }
 
+/// How long a pod that is to go still counts, which is a whole grace longer than it should be there: who lost it with its
+/// node may make another one. None for a pod that is to stay.
+pub fn counts_for(pod: &Value) -> Option<Duration> {
+    let metadata = &pod["metadata"];
+    let grace = metadata["deletionGracePeriodSeconds"].as_i64()?;
+    let deletion = parse_rfc3339(metadata["deletionTimestamp"].as_str()?).ok()?;
+    let left = deletion.seconds.saturating_add(grace).saturating_sub(Timestamp::now().seconds);
+    Some(Duration::from_secs(u64::try_from(left).unwrap_or(0)))
+}
+
 fn pod(object: &Value) -> Resources {
     let mut out = Resources::from([("count/pods".to_owned(), whole(1))]);
-    // What is over uses nothing but its place in the store.
-    if matches!(object["status"]["phase"].as_str(), Some("Succeeded" | "Failed")) {
+    // What is over, or should long be, uses nothing but its place in the store.
+    let is_over = matches!(object["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    if is_over || counts_for(object).is_some_and(|left| left.is_zero()) {
         return out;
     }
     let held = |part: &str| resources::held_by_pod(object, part);
@@ -361,6 +374,15 @@ mod tests {
         );
         let over = json!({"spec": object["spec"], "status": {"phase": "Failed"}});
         assert_eq!(shown(&Counter::Pods.usage(&over)), ["count/pods=1"]);
+        // It should be gone by now, and in the other case is given as long again.
+        let mut going = object.clone();
+        going["metadata"] = json!({"deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30});
+        assert_eq!(shown(&Counter::Pods.usage(&going)), ["count/pods=1"]);
+        let now = Timestamp::now();
+        going["metadata"]["deletionTimestamp"] = now.to_seconds_text().into();
+        assert_eq!(Counter::Pods.usage(&going), Counter::Pods.usage(&object));
+        assert!(counts_for(&going).is_some_and(|left| left <= Duration::from_secs(30)));
+        assert_eq!(counts_for(&object), None);
         assert!(Counter::Pods.counts("requests.example.com/gpu") && !Counter::Pods.counts("requests.storage"));
     }
 
