@@ -488,13 +488,7 @@ impl Binder {
         done(written.await.map(|_| ()))?;
         let offer = volume.value()["spec"].clone();
         let written = self.client.update_status(CLAIMS, &key.namespace, &key.name, |value| {
-            let status = &mut value["status"];
-            status["phase"] = "Bound".into();
-            status["accessModes"] = offer["accessModes"].clone();
-            // A volume that grew says so itself.
-            if status["capacity"].is_null() {
-                status["capacity"] = json!({"storage": offer["capacity"]["storage"]});
-            }
+            fit::show(&offer, &mut value["status"]);
             Ok(())
         });
         done(written.await.map(|_| ())).map(|_| ())
@@ -552,8 +546,9 @@ impl Binder {
             }
             status["phase"] = phase.into();
             if let Some(status) = status.as_object_mut() {
-                status.remove("accessModes");
-                status.remove("capacity");
+                for name in ["accessModes", "capacity", "currentVolumeAttributesClassName"] {
+                    status.remove(name);
+                }
             }
             Ok(())
         });

@@ -1,6 +1,6 @@
 //! Whether a volume fits a claim, and what cannot be done with one that was given back.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::amount;
 use crate::admission::storage::class_of;
@@ -36,6 +36,19 @@ pub(super) fn has_access_modes(volume: &Value, claim: &Value) -> bool {
     let offered = volume["spec"]["accessModes"].as_array();
     let mut modes = claim["spec"]["accessModes"].as_array().into_iter().flatten();
     modes.all(|mode| offered.is_some_and(|o| o.contains(mode)))
+}
+
+/// What the status of a claim says of the volume that it has.
+pub(super) fn show(volume: &Value, status: &mut Value) {
+    status["phase"] = "Bound".into();
+    status["accessModes"] = volume["accessModes"].clone();
+    // A volume that grew says so itself, and so does one that is given another class of attributes.
+    if status["capacity"].is_null() {
+        status["capacity"] = json!({"storage": volume["capacity"]["storage"]});
+        if let Some(class) = volume["volumeAttributesClassName"].as_str().filter(|class| !class.is_empty()) {
+            status["currentVolumeAttributesClassName"] = class.into();
+        }
+    }
 }
 
 /// Why a claim cannot have the volume that it names, in the words and the order of `checkVolumeSatisfyClaim`.
@@ -140,6 +153,20 @@ mod tests {
             claim["spec"][key] = value.clone();
         }
         claim
+    }
+
+    #[test]
+    fn a_claim_shows_what_its_volume_was_made_with_and_keeps_what_became_of_it() {
+        let volume = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "volumeAttributesClassName": "gold"});
+        let mut status = json!({"phase": "Pending"});
+        show(&volume, &mut status);
+        let shown = json!({"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
+            "currentVolumeAttributesClassName": "gold"});
+        assert_eq!(status, shown);
+        let mut other = volume;
+        (other["capacity"]["storage"], other["volumeAttributesClassName"]) = ("2Gi".into(), "silver".into());
+        show(&other, &mut status);
+        assert_eq!(status, shown);
     }
 
     /// A claim was bound to whatever volume it named.
