@@ -303,6 +303,11 @@ impl Scheduler {
             // Its binding is under way.
             return;
         }
+        // A scheduler that begins again goes on to expect a pod where others have made room for it.
+        let expected = object.field("status.nominatedNodeName");
+        if change.previous.is_none() && !expected.is_empty() {
+            self.nominated.insert(uid.clone(), expected.into());
+        }
         let pod = PodInfo::read(object);
         if pod.gated {
             self.queue.remove(uid);

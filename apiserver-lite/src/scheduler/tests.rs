@@ -340,6 +340,28 @@ async fn a_binding_that_waits_for_a_volume_ends_with_its_pod_and_with_the_schedu
     }
 }
 
+/// A scheduler that had begun again took the room for others, or made more of it elsewhere.
+#[tokio::test]
+async fn a_scheduler_that_begins_again_knows_where_pods_are_expected() {
+    let (mut scheduler, _) = scheduler().await;
+    let pod = |expected: &str| {
+        let mut pod = pod("p", "1");
+        pod["spec"]["schedulerName"] = NAME.into();
+        pod["status"]["nominatedNodeName"] = expected.into();
+        object("pods", pod)
+    };
+    tell(&mut scheduler, EventKind::Added, &pod("a"));
+    assert_eq!(scheduler.nominated.get("p").map(|node| &**node), Some("a"));
+    // From then on it knows better.
+    scheduler.observe(Change {
+        resource: PODS,
+        kind: EventKind::Modified,
+        object: &pod("b"),
+        previous: Some(&pod("a")),
+    });
+    assert_eq!(scheduler.nominated.get("p").map(|node| &**node), Some("a"));
+}
+
 #[test]
 fn reasons_are_counted_and_sorted() {
     let reasons = ["node(s) were unschedulable", "Insufficient cpu", "node(s) were unschedulable"];
