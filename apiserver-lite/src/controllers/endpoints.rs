@@ -3,13 +3,17 @@
 //! Both watch the same and differ in what they write: slices of at most a hundred endpoints, where an endpoint stays in
 //! the slice it is in, or one Endpoints object.
 
-use std::collections::{BTreeMap, HashMap};
+mod topology;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use futures_util::future::FutureExt as _;
 use proto::time::Timestamp;
 use serde_json::{Value, json};
 
+use self::topology::{Nodes, Shares};
+use super::events::Recorder;
 use super::feed::Change;
 use super::index::Index;
 use super::ownership::is_terminating;
@@ -24,6 +28,8 @@ use crate::write::DeleteOptions;
 
 /// Endpoints per slice, as `--max-endpoints-per-slice`.
 const PER_SLICE: usize = 100;
+/// Said once, when zones are given out that were not.
+const ENABLED: &str = "Topology Aware Hints has been enabled";
 /// Addresses that an Endpoints object may have.
 const CAPACITY: usize = 1000;
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
@@ -31,15 +37,30 @@ const MANAGER: &str = "endpointslice-controller.k8s.io";
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const HEADLESS: &str = "service.kubernetes.io/headless";
 const SLICES: &str = "endpointslices.discovery.k8s.io";
+/// Who reports what is done about zones.
+const REPORTER: &str = "endpoint-slice-controller";
 
 /// The controller of slices, or with `LEGACY` that of Endpoints.
 pub struct Endpoints<const LEGACY: bool> {
     client: Client,
+    recorder: Recorder,
     services: HashMap<Key, LabelSelector>,
     /// Pods by namespace, only those with an address.
     pods: Index,
     /// Our slices by service (`namespace/name`).
     slices: Index,
+    nodes: Nodes,
+    /// Services whose endpoints are given zones by the CPU of those.
+    zoned: HashSet<Key>,
+}
+
+/// What is to be done about the zones of a service's endpoints.
+#[derive(Debug, Clone)]
+enum Zoning {
+    No,
+    /// It was done until now.
+    NoMore,
+    By(Shares),
 }
 
 /// A pod behind a service.
@@ -51,6 +72,8 @@ struct Endpoint {
     terminating: bool,
     node: String,
     zone: Option<String>,
+    /// The zone that it is given, wherever it is.
+    given: Option<String>,
     hostname: Option<String>,
     target: Value,
 }
@@ -85,8 +108,16 @@ struct Subset {
 type Ports = Value;
 
 impl<const LEGACY: bool> Endpoints<LEGACY> {
-    pub fn new(client: Client) -> Self {
-        Endpoints { client, services: HashMap::new(), pods: Index::default(), slices: Index::default() }
+    pub fn new(client: Client, recorder: Recorder) -> Self {
+        Endpoints {
+            client,
+            recorder,
+            services: HashMap::new(),
+            pods: Index::default(),
+            slices: Index::default(),
+            nodes: Nodes::default(),
+            zoned: HashSet::new(),
+        }
     }
 
     fn queue_for(&self, pod: &ObjectRef, queue: &mut Queue<Key>) {
@@ -111,7 +142,7 @@ impl<const LEGACY: bool> Endpoints<LEGACY> {
             let pod_value = pod.value();
             let node = pod.field("spec.nodeName").to_owned();
             let zone = self.client.get("nodes", "", &node);
-            let zone = zone.and_then(|n| n.label("topology.kubernetes.io/zone").map(str::to_owned));
+            let zone = zone.and_then(|n| n.label(topology::ZONE).map(str::to_owned));
             let hostname = &pod_value["spec"]["hostname"];
             let named = pod_value["spec"]["subdomain"] == *service.key.name;
             let endpoint = Endpoint {
@@ -121,6 +152,7 @@ impl<const LEGACY: bool> Endpoints<LEGACY> {
                 terminating: pod.keys.deleting,
                 node,
                 zone,
+                given: None,
                 hostname: hostname.as_str().filter(|h| named && !h.is_empty()).map(str::to_owned),
                 target: json!({"kind": "Pod", "namespace": pod.key.namespace, "name": pod.key.name, "uid": pod.keys.uid}),
             };
@@ -176,7 +208,9 @@ impl<const LEGACY: bool> Controller for Endpoints<LEGACY> {
     type Key = Key;
 
     fn watched(&self) -> Vec<ResourceId> {
-        ["services", "pods", if LEGACY { "endpoints" } else { SLICES }].map(Into::into).into()
+        let resources: &[&str] =
+            if LEGACY { &["services", "pods", "endpoints"] } else { &["services", "pods", SLICES, "nodes"] };
+        resources.iter().map(|name| (*name).into()).collect()
     }
 
     fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Key>) {
@@ -206,6 +240,11 @@ impl<const LEGACY: bool> Controller for Endpoints<LEGACY> {
                     queue.add(object.key.clone());
                 }
             }
+            3 => {
+                if self.nodes.observe(&change) {
+                    self.zoned.iter().for_each(|service| queue.add(service.clone()));
+                }
+            }
             _ => {
                 self.slices.observe(change, |slice| {
                     slice.label(SERVICE_NAME).filter(|_| slice.label(MANAGED_BY) == Some(MANAGER))
@@ -220,7 +259,7 @@ impl<const LEGACY: bool> Controller for Endpoints<LEGACY> {
     }
 
     fn begin(&mut self, key: &Key) -> Option<Work> {
-        let mut hand = Self::new(self.client.clone());
+        let mut hand = Self::new(self.client.clone(), self.recorder.clone());
         let found = self.client.get("services", &key.namespace, &key.name).map(|service| {
             let value = service.value();
             (service, value)
@@ -230,15 +269,24 @@ impl<const LEGACY: bool> Controller for Endpoints<LEGACY> {
             hand.pods = self.pods.part(&[&*key.namespace], |pod| selector.matches(&pod.keys.labels));
             hand.slices = self.slices.part(&[&*key.name], |slice| slice.key.namespace == key.namespace);
         }
+        let is_zoned = found.as_ref().is_some_and(|(service, value)| !LEGACY && topology::is_wanted(service, value));
+        let zoning = match is_zoned {
+            true => {
+                self.zoned.insert(key.clone());
+                Zoning::By(self.nodes.shares.clone())
+            }
+            false if self.zoned.remove(key) => Zoning::NoMore,
+            false => Zoning::No,
+        };
         let key = key.clone();
-        Some(async move { hand.work(&key, found).await }.boxed())
+        Some(async move { hand.work(&key, found, zoning).await }.boxed())
     }
 }
 
 impl<const LEGACY: bool> Endpoints<LEGACY> {
     /// Work on one service, with the part of the state that was chosen for it as it was found. By now it may select
     /// other pods: those are looked at next.
-    async fn work(self, key: &Key, found: Option<(ObjectRef, Value)>) -> Result<Option<Duration>> {
+    async fn work(self, key: &Key, found: Option<(ObjectRef, Value)>, zoning: Zoning) -> Result<Option<Duration>> {
         let Some((service, value)) = found else {
             if LEGACY && let Some(endpoints) = self.client.get("endpoints", &key.namespace, &key.name) {
                 let ours = endpoints.label("endpoints.kubernetes.io/managed-by") == Some("endpoint-controller");
@@ -254,7 +302,7 @@ impl<const LEGACY: bool> Endpoints<LEGACY> {
         }
         let result = match LEGACY {
             true => self.write_endpoints(&service, &value).await,
-            false => self.write_slices(&service, &value).await,
+            false => self.write_slices(&service, &value, zoning).await,
         };
         match result {
             Err(error) if is_terminating(&error) => Ok(None),
@@ -274,7 +322,7 @@ fn labels_of(value: &Value) -> Value {
 }
 
 impl<const LEGACY: bool> Endpoints<LEGACY> {
-    async fn write_slices(&self, service: &ObjectRef, value: &Value) -> Result<()> {
+    async fn write_slices(&self, service: &ObjectRef, value: &Value, mut zoning: Zoning) -> Result<()> {
         let families = value["spec"]["ipFamilies"].as_array().cloned().unwrap_or_else(|| vec!["IPv4".into()]);
         let mut existing: Vec<ObjectRef> = self
             .slices
@@ -282,9 +330,27 @@ impl<const LEGACY: bool> Endpoints<LEGACY> {
             .filter(|s| s.key.namespace == service.key.namespace && !s.keys.deleting)
             .cloned()
             .collect();
+        let slices = existing.iter().filter(|_| !matches!(zoning, Zoning::No));
+        let zones: Vec<(String, BTreeMap<String, String>)> = slices.map(|slice| given(&slice.value())).collect();
+        let mut had_zones = zones.iter().any(|(_, zones)| !zones.is_empty());
+        let near = Near::of(value).filter(|_| !matches!(zoning, Zoning::By(_)));
         for family in families.iter().filter_map(Value::as_str) {
+            let mut endpoints = self.endpoints(service, value, family);
+            let told = match &zoning {
+                Zoning::By(shares) => {
+                    let before = zones.iter().filter(|(of, _)| of == family).flat_map(|(_, zones)| zones.clone());
+                    let given = give_zones(&mut endpoints, &before.collect(), shares);
+                    let is_new = given.is_ok() && !std::mem::replace(&mut had_zones, given.is_ok());
+                    given.err().or_else(|| is_new.then(|| ENABLED.into()))
+                }
+                Zoning::NoMore if had_zones => {
+                    zoning = Zoning::No;
+                    Some("Topology Aware Hints has been disabled".into())
+                }
+                Zoning::NoMore | Zoning::No => None,
+            };
             let mut groups: BTreeMap<String, (Ports, Vec<Endpoint>)> = BTreeMap::new();
-            for (ports, endpoint) in self.endpoints(service, value, family) {
+            for (ports, endpoint) in endpoints {
                 groups.entry(ports.to_string()).or_insert_with(|| (ports, Vec::new())).1.push(endpoint);
             }
             // A service without endpoints has one empty slice.
@@ -299,7 +365,10 @@ impl<const LEGACY: bool> Endpoints<LEGACY> {
                 };
                 let (mine, others) = existing.into_iter().partition(same);
                 existing = others;
-                self.write_group(service, value, (family, &ports), wanted, mine).await?;
+                self.write_group((service, value), (family, &ports), near, wanted, mine).await?;
+            }
+            if let Some(text) = told {
+                self.tell(service, family, &text);
             }
         }
         for slice in existing {
@@ -308,16 +377,24 @@ impl<const LEGACY: bool> Endpoints<LEGACY> {
         Ok(())
     }
 
+    /// What was done about zones.
+    fn tell(&self, service: &ObjectRef, family: &str, text: &str) {
+        let (about, message) = (("Service", "v1", service), format!("{text}, addressType: {family}"));
+        match text {
+            ENABLED => self.recorder.say(REPORTER, about, "TopologyAwareHintsEnabled", message),
+            _ => self.recorder.warn(REPORTER, about, "TopologyAwareHintsDisabled", message),
+        }
+    }
+
     /// Brings the slices of one address family and set of ports to the wanted endpoints.
     async fn write_group(
         &self,
-        service: &ObjectRef,
-        value: &Value,
+        (service, value): (&ObjectRef, &Value),
         (family, ports): (&str, &Ports),
+        near: Option<Near>,
         wanted: Vec<Endpoint>,
         existing: Vec<ObjectRef>,
     ) -> Result<()> {
-        let near = Near::of(value);
         let mut left: BTreeMap<String, Value> = wanted.iter().map(|e| (e.address.clone(), e.in_slice(near))).collect();
         let mut slices: Vec<(ObjectRef, Vec<Value>)> = Vec::new();
         for slice in existing {
@@ -462,6 +539,33 @@ impl<const LEGACY: bool> Endpoints<LEGACY> {
     }
 }
 
+/// Family of a slice's addresses, and the zones that they are for.
+fn given(slice: &Value) -> (String, BTreeMap<String, String>) {
+    let endpoints = slice["endpoints"].as_array().into_iter().flatten();
+    let zones = endpoints.filter_map(|endpoint| {
+        let (address, zone) = (&endpoint["addresses"][0], &endpoint["hints"]["forZones"][0]["name"]);
+        Some((address.as_str()?.to_owned(), zone.as_str()?.to_owned()))
+    });
+    (slice["addressType"].as_str().unwrap_or_default().to_owned(), zones.collect())
+}
+
+/// Gives the ready ones of a service's endpoints the zones that they are for.
+///
+/// # Errors
+/// Why none is given any.
+fn give_zones(
+    endpoints: &mut [(Ports, Endpoint)],
+    before: &BTreeMap<String, String>,
+    shares: &Shares,
+) -> std::result::Result<(), String> {
+    let ready = endpoints.iter().map(|(_, endpoint)| endpoint).filter(|endpoint| endpoint.ready);
+    let ready: Vec<_> = ready.map(|endpoint| (&*endpoint.address, endpoint.zone.as_deref())).collect();
+    let zones = topology::assign(&ready, before, shares)?;
+    let ready = endpoints.iter_mut().map(|(_, endpoint)| endpoint).filter(|endpoint| endpoint.ready);
+    ready.zip(zones).for_each(|(endpoint, zone)| endpoint.given = Some(zone));
+    Ok(())
+}
+
 fn without_empty_name(mut port: Value) -> Value {
     if port["name"] == ""
         && let Some(map) = port.as_object_mut()
@@ -483,6 +587,9 @@ impl Endpoint {
         }
         if let Some(hostname) = &self.hostname {
             out["hostname"] = hostname.as_str().into();
+        }
+        if let Some(zone) = &self.given {
+            out["hints"]["forZones"] = json!([{"name": zone}]);
         }
         if let Some(near) = near.filter(|_| self.ready) {
             if let Some(zone) = &self.zone {
@@ -509,6 +616,7 @@ impl Endpoint {
 
 #[cfg(test)]
 mod tests {
+    use super::super::feed::Feed;
     use super::*;
 
     #[test]
@@ -520,6 +628,7 @@ mod tests {
             terminating: false,
             node: "n1".into(),
             zone: Some("a".into()),
+            given: None,
             hostname: None,
             target: json!({}),
         };
@@ -534,6 +643,82 @@ mod tests {
         assert_eq!(hints("PreferSameNode".into(), true), Some(both));
         assert_eq!(hints("PreferSameNode".into(), false), None);
         assert_eq!(hints(Value::Null, true), None);
+    }
+
+    /// The annotation did nothing.
+    #[tokio::test]
+    async fn endpoints_are_given_zones_where_a_service_says_so() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:kube-controller-manager", "test");
+        let mut controller = Endpoints::<false>::new(client.clone(), Recorder::start(client.clone()));
+        let (mut feed, mut queue) = (Feed::open(&server.store, &controller.watched()), Queue::default());
+        let ready = json!([{"type": "Ready", "status": "True"}]);
+        for zone in ["a", "b"] {
+            let node = json!({"apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": zone, "labels": {"topology.kubernetes.io/zone": zone}}});
+            client.create("nodes", "", node).await.expect("a node");
+            let written = client.update_status("nodes", "", zone, |node| {
+                node["status"]["allocatable"]["cpu"] = "4".into();
+                node["status"]["conditions"] = ready.clone();
+                Ok(())
+            });
+            written.await.expect("written");
+        }
+        for name in ["1", "2"] {
+            let spec = json!({"nodeName": "a", "containers": [{"name": "c", "image": "i"}]});
+            let metadata = json!({"name": name, "labels": {"app": "x"}});
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
+            client.create("pods", "default", pod).await.expect("a pod");
+            let written = client.update_status("pods", "default", name, |pod| {
+                let ip = format!("10.9.0.{name}");
+                pod["status"]["podIPs"] = json!([{ "ip": ip }]);
+                pod["status"]["podIP"] = ip.into();
+                pod["status"]["conditions"] = ready.clone();
+                Ok(())
+            });
+            written.await.expect("written");
+        }
+        let metadata = json!({"name": "s", "annotations": {"service.kubernetes.io/topology-mode": "Auto"}});
+        let spec = json!({"selector": {"app": "x"}, "ports": [{"port": 80}]});
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec});
+        client.create("services", "default", service).await.expect("a service");
+        let mut zones = async || {
+            loop {
+                feed.drain(|change| controller.observe(change, &mut queue)).expect("in time");
+                let Some(key) = queue.pop(tokio::time::Instant::now()) else { break };
+                controller.begin(&key).expect("work").await.expect("it goes");
+                queue.done(&key);
+            }
+            let slices = server.store.snapshot(&SLICES.into());
+            let slice = slices.range(Some("default"), None).next().expect("a slice").value();
+            let endpoints = slice["endpoints"].as_array().cloned().unwrap_or_default();
+            let zone = |e: &Value| e["hints"]["forZones"][0]["name"].as_str().unwrap_or_default().to_owned();
+            let mut zones: Vec<String> = endpoints.iter().map(zone).collect();
+            zones.sort();
+            zones
+        };
+        assert_eq!(zones().await, ["a", "b"]);
+        let written = client.update("services", "default", "s", |service| {
+            service["metadata"]["annotations"]["service.kubernetes.io/topology-mode"] = "Disabled".into();
+            Ok(())
+        });
+        written.await.expect("written");
+        assert_eq!(zones().await, ["", ""]);
+        let told = async || loop {
+            let events = server.store.snapshot(&"events".into());
+            let mut said: Vec<String> = events
+                .range(None, None)
+                .map(|e| e.value()["message"].as_str().unwrap_or_default().to_owned())
+                .collect();
+            if said.len() == 2 {
+                said.sort();
+                return said;
+            }
+            tokio::task::yield_now().await;
+        };
+        let said = tokio::time::timeout(Duration::from_secs(10), told()).await.expect("it is told");
+        let expected = ["disabled", "enabled"];
+        assert_eq!(said, expected.map(|what| format!("Topology Aware Hints has been {what}, addressType: IPv4")));
     }
 
     #[test]

@@ -104,8 +104,8 @@ pub fn start(server: &Arc<ApiServer>, config: &Config, authority: Authority) {
         start.with(pod_groups::PodGroups::new);
     }
     start.reporting(protection::Ephemeral::new);
-    start.with(endpoints::Endpoints::<false>::new);
-    start.with(endpoints::Endpoints::<true>::new);
+    start.reporting(endpoints::Endpoints::<false>::new);
+    start.reporting(endpoints::Endpoints::<true>::new);
     start.reporting(mirroring::Mirroring::new);
     start.reporting(resource_claims::ResourceClaims::new);
     start.alone(certificates::Approver::new);
