@@ -13,6 +13,7 @@ mod correlate;
 mod cronjob;
 mod daemonset;
 mod deployment;
+mod device_taint_eviction;
 mod disruption;
 mod endpoints;
 pub mod events;
@@ -108,6 +109,9 @@ pub fn start(server: &Arc<ApiServer>, config: &Config, authority: Authority) {
     start.reporting(endpoints::Endpoints::<true>::new);
     start.reporting(mirroring::Mirroring::new);
     start.reporting(resource_claims::ResourceClaims::new);
+    if config.gates.enabled("DRADeviceTaints") {
+        start.reporting(device_taint_eviction::DeviceTaintEviction::new);
+    }
     start.alone(certificates::Approver::new);
     start.with(certificates::Cleaner::new);
     start.with(bootstrap_signer::BootstrapSigner::new);
@@ -151,6 +155,7 @@ const BUILT: &[&str] = &[
     "root-ca-certificate-publisher-controller",
     "node-ipam-controller",
     "podgroup-protection-controller",
+    "device-taint-eviction-controller",
 ];
 
 /// Starts controllers one by one, as far as they are switched on.

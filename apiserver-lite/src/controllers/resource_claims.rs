@@ -46,7 +46,7 @@ fn claims(pod: &Value) -> impl Iterator<Item = &str> {
 }
 
 /// The name of the claim that a pod's status gives for one of its entries.
-fn told<'a>(pod: &'a Value, entry: &str) -> Option<&'a str> {
+pub(super) fn told<'a>(pod: &'a Value, entry: &str) -> Option<&'a str> {
     list(&pod["status"], "resourceClaimStatuses").find(|s| s["name"] == entry)?["resourceClaimName"].as_str()
 }
 

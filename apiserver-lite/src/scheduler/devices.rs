@@ -211,7 +211,7 @@ impl Device<'_> {
     pub fn is_tolerated(&self, tolerations: &[Value]) -> bool {
         list(self.value, "taints").all(|taint| {
             let effect = text(taint, "effect");
-            !matches!(effect, "NoSchedule" | "NoExecute") || tolerations.iter().any(|t| tolerates(t, taint))
+            !matches!(effect, "NoSchedule" | "NoExecute") || tolerations.iter().any(|t| bears_taint(t, taint))
         })
     }
 
@@ -282,7 +282,7 @@ fn by_domain(
 }
 
 /// Whether a request bears a taint.
-fn tolerates(toleration: &Value, taint: &Value) -> bool {
+pub fn bears_taint(toleration: &Value, taint: &Value) -> bool {
     let effect = text(toleration, "effect");
     if !effect.is_empty() && effect != text(taint, "effect") {
         return false;

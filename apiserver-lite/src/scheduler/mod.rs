@@ -40,7 +40,7 @@ use tokio::time::Instant;
 use self::alike::Counts;
 use self::claims::{Claims, Reservation, UnderWay};
 use self::cluster::Cluster;
-pub use self::devices::Features;
+pub use self::devices::{Features, bears_taint};
 use self::filter::Refusal;
 use self::node::NodeInfo;
 use self::pod::PodInfo;
