@@ -466,6 +466,7 @@ mod tests {
             signals: signals.clone(),
             reach: watch::channel(None).0,
             node,
+            heard: watch::channel(false).0,
             volumes_heard,
             events: Arc::new(|_, _, _| {}),
             status_beat: progress.register("status", limit),

@@ -294,8 +294,10 @@ mod tests {
     async fn nobody_passes_on_headers_that_name_a_user() {
         let list = |text: &str| [text.to_owned()];
         let named = ProxyHeaders::new(&list("X-User"), &[], &list("X-Group"), &list("X-Extra-")).expect("header names");
-        let verifier = rustls::server::WebPkiClientVerifier::no_client_auth();
-        let front_proxy = FrontProxy { verifier, allowed_names: Vec::new(), headers: named };
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let anybody = rcgen::CertificateParams::default().self_signed(&key).expect("a certificate");
+        let authorities = ClientAuthorities::new(&[anybody.der().clone()]).expect("an authority");
+        let front_proxy = FrontProxy { authorities, allowed_names: Vec::new(), headers: named };
         let authenticator =
             Authenticator::new(AuthenticatorOptions { front_proxy: Some(front_proxy), ..options(true) });
         let jane = Shown { user: Some(User { name: "jane".into(), ..User::default() }), ..Shown::default() };

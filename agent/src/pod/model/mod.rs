@@ -157,6 +157,10 @@ impl World {
                 if let Some(agent) = &mut self.agent {
                     agent.evicted = Some([0, 1, 3, 30][chance.below(4)]);
                 }
+                // Whichever of the two gives less time counts.
+                if self.chance.one_in(3) {
+                    self.delete();
+                }
             }
             _ => {}
         }
