@@ -243,7 +243,11 @@ impl Keeper {
             let changed = status::differ(old, &new) || self.first_report;
             let due = changed || self.reported.elapsed() >= self.report_after;
             let Some(changes) = patch::diff(old, &new).filter(|_| due) else {
-                self.note_heard(volumes);
+                match attempt {
+                    1 => self.note_heard(volumes),
+                    // After a try without an answer it is not known what the server has.
+                    _ => self.known = None,
+                }
                 return Ok(());
             };
             self.tell(old, &new);
