@@ -22,7 +22,7 @@ use super::queue::Queue;
 use super::runner::Controller;
 use crate::client::{Client, unchanged};
 use crate::status::Result;
-use crate::store::{ObjectRef, ResourceId};
+use crate::store::{Key, ObjectRef, ResourceId};
 use crate::write::DeleteOptions;
 
 const ATTACHMENTS: &str = "volumeattachments.storage.k8s.io";
@@ -152,8 +152,8 @@ impl Controller for AttachDetach {
         if node.is_empty() {
             return Ok(None);
         }
-        let (wanted, complete) = self.wanted(node);
-        let mut waits = !complete;
+        let (wanted, unknown) = self.wanted(node);
+        let mut waits = !unknown.is_empty();
         let mut present: BTreeMap<Box<str>, ObjectRef> = BTreeMap::new();
         for attachment in self.attachments.get(node) {
             present.insert(attachment.key.name.clone(), attachment.clone());
@@ -164,36 +164,53 @@ impl Controller for AttachDetach {
             }
         }
         let object = self.client.get("nodes", "", node).map(|n| n.value());
-        let (mut attached, mut again) = (Vec::new(), None);
+        let (mut attached, mut leaving, mut again) = (Vec::new(), Vec::new(), None);
         for (name, attachment) in &present {
             let value = attachment.value();
             let unique = match wanted.get(&**name) {
                 Some(want) => want.unique.clone(),
                 None => self.unique(&value),
             };
-            if value["status"]["attached"] == true {
-                attached.push(unique.clone());
-            }
-            if wanted.contains_key(&**name) {
+            let is_attached = value["status"]["attached"] == true && !attachment.keys.deleting;
+            let is_wanted = wanted.contains_key(&**name);
+            if is_wanted {
                 self.unwanted.remove(name);
-                continue;
             }
-            // While it is not known what pods want, nothing is taken from them.
-            if attachment.keys.deleting || !name.starts_with("csi-") || !complete {
-                continue;
-            }
-            let unused = self.unwanted.entry(name.clone()).or_insert_with(Instant::now).elapsed();
-            match object.as_ref().and_then(|node| hold(node, &unique, unused)) {
-                // Of a node that is ready now, what it says later tells.
-                Some(Duration::ZERO) => {}
-                Some(left) => again = Some(again.map_or(left, |least: Duration| least.min(left))),
-                None => {
-                    let deleted = self.client.delete(ATTACHMENTS, "", name, &DeleteOptions::default()).await;
-                    done(deleted)?;
+            // While it is not known what a pod wants, nothing that may be its is taken.
+            let stays = is_wanted || attachment.keys.deleting || !name.starts_with("csi-");
+            if !stays && !self.may_be_of(&value, &unknown) {
+                let unused = self.unwanted.entry(name.clone()).or_insert_with(Instant::now).elapsed();
+                match object.as_ref().and_then(|node| hold(node, &unique, unused)) {
+                    // Of a node that is ready now, what it says later tells.
+                    Some(Duration::ZERO) => {}
+                    Some(left) => again = Some(again.map_or(left, |least: Duration| least.min(left))),
+                    None => {
+                        leaving.push((name, unique, is_attached, unused));
+                        continue;
+                    }
                 }
+            }
+            if is_attached {
+                attached.push(unique);
             }
         }
         if object.is_some() {
+            self.show(node, attached.clone()).await?;
+        }
+        // Its agent says first that it uses a volume, and looks then whether it is shown: one of both sees the other.
+        let now = self.client.get("nodes", "", node).map(|n| n.value());
+        let mut kept = false;
+        for (name, unique, is_attached, unused) in leaving {
+            if now.as_ref().and_then(|now| hold(now, &unique, unused)).is_some() {
+                if is_attached {
+                    attached.push(unique);
+                    kept = true;
+                }
+                continue;
+            }
+            done(self.client.delete(ATTACHMENTS, "", name, &DeleteOptions::default()).await)?;
+        }
+        if kept {
             self.show(node, attached).await?;
         }
         match waits {
@@ -211,16 +228,16 @@ impl AttachDetach {
         }
     }
 
-    /// What the pods of a node use, by the name of the attachment; whether all of it is known.
-    fn wanted(&self, node: &str) -> (BTreeMap<String, Wanted>, bool) {
-        let (mut wanted, mut complete) = (BTreeMap::new(), true);
+    /// What the pods of a node use, by the name of the attachment; and claims of which it is not known.
+    fn wanted(&self, node: &str) -> (BTreeMap<String, Wanted>, HashSet<Key>) {
+        let (mut wanted, mut unknown) = (BTreeMap::new(), HashSet::new());
         for pod in self.pods.get(node) {
             for claim in &PodDigest::of(pod).claims {
                 let bound = self.client.get(CLAIMS, &pod.key.namespace, claim).map(|c| c.value());
                 let volume = bound.as_ref().map_or("", |c| text(&c["spec"], "volumeName"));
                 let found = if volume.is_empty() { None } else { self.client.get(VOLUMES, "", volume) };
                 let Some(found) = found.map(|v| v.value()) else {
-                    complete = false;
+                    unknown.insert(Key::new(&pod.key.namespace, claim));
                     continue;
                 };
                 let csi = &found["spec"]["csi"];
@@ -242,7 +259,19 @@ impl AttachDetach {
                 );
             }
         }
-        (wanted, complete)
+        (wanted, unknown)
+    }
+
+    /// Whether the volume of an attachment may be that of one of these claims.
+    fn may_be_of(&self, attachment: &Value, unknown: &HashSet<Key>) -> bool {
+        if unknown.is_empty() {
+            return false;
+        }
+        let volume = text(&attachment["spec"]["source"], "persistentVolumeName");
+        self.client.get(VOLUMES, "", volume).is_none_or(|found| {
+            let of = found.value()["spec"]["claimRef"].clone();
+            unknown.contains(&Key::new(text(&of, "namespace"), text(&of, "name")))
+        })
     }
 
     /// A driver that says nothing of itself is taken to need it.
