@@ -388,7 +388,8 @@ impl Scheduler {
         }
         let nominated = self.nominated.get(uid).cloned();
         let summary = unavailable(total, refused.iter().flat_map(|(_, r)| r.reasons.iter().cloned()));
-        match preempt::preempt(store, &self.cluster, pod, &volumes, &refused, nominated.as_deref()) {
+        let promised = |node: &NodeInfo| self.promised(pod, node);
+        match preempt::preempt(store, &self.cluster, pod, &volumes, &refused, nominated.as_deref(), &promised) {
             Preemption::Victims { node, pods } => {
                 self.nominated.insert(uid.clone(), node.clone());
                 self.remove_victims(pod, &node, &pods);
@@ -399,7 +400,9 @@ impl Scheduler {
                 let claim = claims.in_the_way(pod, nodes).cloned();
                 let done = if claim.is_some() { "deallocation of ResourceClaim completed, " } else { NO_CLAIMS };
                 let message = format!("{summary} {done}preemption: {why}");
-                self.give_up(pod, message, nominated.as_deref());
+                // The room that it was promised is others', unless it is about to come.
+                let kept = nominated.as_deref().filter(|_| why.starts_with("not eligible"));
+                self.give_up(pod, message, kept);
                 if let Some(claim) = claim {
                     let (client, pod) = (self.client.clone(), pod.object.clone());
                     // The claim's change brings the pod back.
@@ -418,16 +421,31 @@ impl Scheduler {
         Some(self.cluster.alike(&pod.object.key.namespace, &selector))
     }
 
-    /// Checks a node, first with the pods that it is promised to, then as it is.
-    fn check(&self, pod: &PodInfo, node: &NodeInfo, topology: &Topology<'_>, volumes: &Volumes) -> Option<Refusal> {
-        let promised = self.nominated.iter().filter(|(uid, name)| {
+    /// Pods of no less priority that a node is promised to and that are not there yet.
+    fn promised(&self, pod: &PodInfo, node: &NodeInfo) -> Vec<Arc<PodInfo>> {
+        let here = self.nominated.iter().filter(|(uid, name)| {
             ***name == *node.name() && **uid != pod.object.keys.uid && !node.pods.contains_key(*uid)
         });
-        let promised = promised.filter_map(|(uid, _)| self.queue.get(uid)).filter(|p| p.priority >= pod.priority);
-        let promised: Vec<&Arc<PodInfo>> = promised.collect();
+        let waiting = here.filter_map(|(uid, _)| self.queue.get(uid));
+        waiting.filter(|p| p.priority >= pod.priority).cloned().collect()
+    }
+
+    /// Nobody expects the pod anywhere any more: what was kept free for it is for others.
+    fn expect_nowhere(&mut self, pod: &Arc<PodInfo>) {
+        if self.nominated.remove(&pod.object.keys.uid).is_none() {
+            return;
+        }
+        let (client, object) = (self.client.clone(), pod.object.clone());
+        tokio::spawn(async move { nominate(&client, &object, None).await });
+        self.queue.awaken_all(|_| true);
+    }
+
+    /// Checks a node, first with the pods that it is promised to, then as it is.
+    fn check(&self, pod: &PodInfo, node: &NodeInfo, topology: &Topology<'_>, volumes: &Volumes) -> Option<Refusal> {
+        let promised = self.promised(pod, node);
         if !promised.is_empty() {
             let mut fuller = node.clone();
-            promised.into_iter().for_each(|p| fuller.add(p.clone()));
+            promised.into_iter().for_each(|p| fuller.add(p));
             if let Some(refusal) = filter::check(pod, &fuller, topology, volumes) {
                 return Some(refusal);
             }
@@ -514,6 +532,7 @@ impl Scheduler {
             return;
         };
         self.cluster.remove_pod(uid);
+        self.expect_nowhere(&outcome.pod);
         tracing::info!(pod = %outcome.pod.object.key.name, %error, "binding failed");
         if !now.keys.deleting {
             self.write_failure(&outcome.pod, "SchedulerError", error.to_string(), None);
@@ -524,6 +543,10 @@ impl Scheduler {
 
     /// The pod fits nowhere: it waits for the cluster to change.
     fn give_up(&mut self, pod: &Arc<PodInfo>, message: String, nominated: Option<&str>) {
+        if nominated.is_none() {
+            // Before it is parked, so that it does not awaken itself.
+            self.expect_nowhere(pod);
+        }
         self.queue.park(&pod.object.keys.uid);
         self.write_failure(pod, "Unschedulable", message, nominated);
     }

@@ -42,6 +42,7 @@ pub fn preempt(
     volumes: &Volumes,
     refused: &[(Box<str>, Refusal)],
     nominated: Option<&str>,
+    promised: &dyn Fn(&NodeInfo) -> Vec<Arc<PodInfo>>,
 ) -> Preemption {
     if pod.never_preempts {
         return Preemption::None("not eligible due to preemptionPolicy=Never.".into());
@@ -57,7 +58,7 @@ pub fn preempt(
             reasons.push("Preemption is not helpful for scheduling".into());
             continue;
         };
-        match victims(store, cluster, pod, volumes, node, &budgets) {
+        match victims(store, cluster, pod, volumes, (node, promised(node)), &budgets) {
             Ok(candidate) => candidates.push(candidate),
             Err(why) => reasons.extend(why),
         }
@@ -77,13 +78,13 @@ fn harm(candidate: &Candidate) -> (usize, i64, i64, usize, Reverse<i64>) {
     (candidate.violations, highest, sum, candidate.victims.len(), Reverse(started))
 }
 
-/// The pods that have to leave one node, as few as possible.
+/// The pods that have to leave one node, as few as possible; those that it is promised to get what they need all the same.
 fn victims(
     store: &Store,
     cluster: &Cluster,
     pod: &PodInfo,
     volumes: &Volumes,
-    node: &NodeInfo,
+    (node, promised): (&NodeInfo, Vec<Arc<PodInfo>>),
     budgets: &[Budget],
 ) -> Result<Candidate, Vec<Cow<'static, str>>> {
     let mut lower: Vec<Arc<PodInfo>> = node.pods.values().filter(|p| p.priority < pod.priority).cloned().collect();
@@ -93,6 +94,7 @@ fn victims(
     // The most important and longest running are given back first.
     lower.sort_by_key(|p| (Reverse(p.priority), p.start_time));
     let mut trial = node.clone();
+    promised.into_iter().for_each(|expected| trial.add(expected));
     let mut gone: Vec<&str> = Vec::new();
     for victim in &lower {
         trial.remove(&victim.object.keys.uid);

@@ -189,7 +189,7 @@ async fn the_least_important_pods_make_room_and_no_more_than_needed() {
     let important = read(important);
     let store = Store::open(None).expect("a store in memory opens");
     let refused = [("a".into(), Refusal { reasons: vec!["Insufficient cpu".into()], resolvable: true })];
-    match preempt::preempt(&store, &cluster, &important, &Volumes::default(), &refused, None) {
+    match preempt::preempt(&store, &cluster, &important, &Volumes::default(), &refused, None, &|_| Vec::new()) {
         Preemption::Victims { node, pods } => {
             assert_eq!(&*node, "a");
             let names: Vec<&str> = pods.iter().map(|p| &*p.object.key.name).collect();
