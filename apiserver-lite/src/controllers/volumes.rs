@@ -92,7 +92,8 @@ pub fn candidates(store: &Store, claims: &[(Arc<Value>, Arc<Value>)]) -> Vec<Can
     for ((claim, class), mut fitting) in claims.iter().zip(fitting) {
         let provisions = class["provisioner"].as_str().is_some_and(|p| p != NO_PROVISIONER);
         let made = provisions.then(|| Provision::of(store, claim, class, &capacities));
-        let promised: Option<Box<str>> = promised(claim).map(Into::into);
+        // Of a class that nobody makes volumes of, an earlier version named a node as well.
+        let promised: Option<Box<str>> = promised(claim).filter(|_| provisions).map(Into::into);
         // One more volume would be lost when the one that is being made comes.
         fitting.retain(|_| promised.is_none());
         fitting.sort_by_key(|(rank, _)| *rank);
@@ -401,7 +402,8 @@ impl Binder {
         let class_name = class_of(value).unwrap_or_default();
         let class = self.client.get(CLASSES, "", class_name).map(|c| c.value());
         let waits = class.as_ref().is_some_and(|c| c["volumeBindingMode"] == "WaitForFirstConsumer");
-        let selected = promised(value);
+        let makes = class.as_ref().is_some_and(|c| c["provisioner"] != NO_PROVISIONER);
+        let selected = promised(value).filter(|_| makes);
         let volume =
             choose(self.client.store(), value, selected.and_then(|n| self.client.get("nodes", "", n)).as_ref());
         let ours = volume.as_ref().is_some_and(|v| v.value()["spec"]["claimRef"].is_object());
