@@ -72,8 +72,8 @@ impl Quotas {
         for object in snapshot.range(Some(namespace), None) {
             let object = match counter {
                 // All that is asked of these is how many there are.
-                Counter::Objects { .. } => Value::Null,
-                _ => object.value(),
+                Counter::Objects { .. } => Arc::new(Value::Null),
+                _ => object.without_owners(),
             };
             if counter.in_scopes(quota, &object) {
                 resources::add(&mut sum, &counter.usage(&object));
