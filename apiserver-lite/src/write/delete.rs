@@ -203,7 +203,9 @@ pub async fn delete(
                 return Ok(Deleted::Gone(object));
             }
             Ok(waiting) => return Ok(waiting),
-            Err(CommitError::Conflict(_) | CommitError::Missing) if attempts.again().await => {}
+            // Who names a version, or finds nothing, hears at the next look what there is to hear.
+            Err(CommitError::Missing) => {}
+            Err(CommitError::Conflict(_)) if options.revision.is_some() || attempts.again().await => {}
             Err(error) => return Err(commit_error(resource, name, error)),
         }
     }

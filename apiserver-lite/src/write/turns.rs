@@ -2,7 +2,7 @@
 //!
 //! A write reads, computes and commits on the condition that nothing came in between: of many that read the same state
 //! one goes through. One that names no version tries again until its request has no time left, as upstream does; one that
-//! names a version finds another one when it looks again, and ends.
+//! names a version has one attempt.
 //!
 //! Whoever was beaten gets in line for the object and tries again alone, so that N writers that come at once take about
 //! 2 N attempts, each with its admission, and not N² / 2. Nobody looks at a line before it was beaten: a write that has the
@@ -124,6 +124,11 @@ impl<'a> Attempts<'a> {
     /// `until` is when the answer has to be there; None for writes of the server itself.
     pub fn new(server: &'a ApiServer, target: Target<'a>, until: Option<Instant>) -> Self {
         Attempts { turns: &server.turns, target, until, place: None }
+    }
+
+    /// There is only one.
+    pub fn one(server: &'a ApiServer, target: Target<'a>) -> Self {
+        Attempts { turns: &server.turns, target, until: Some(Instant::now()), place: None }
     }
 
     /// Whether somebody who was beaten may try again; waits until that makes sense.

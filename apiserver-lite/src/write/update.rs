@@ -80,9 +80,13 @@ pub async fn put(
     crate::defaults::apply(resource, &mut value);
     meta::dedup_owners(&mut value, false);
     let expected = parse_expected(&version)?;
-    let object = update(server, target, options, |old, _| {
+    let attempts = match expected {
+        // Who names a version has one: after a conflict the version is another one.
+        Some(_) => Attempts::one(server, target),
+        None => Attempts::new(server, target, options.until),
+    };
+    let object = replace_by(server, target, options, (owners_of(target), attempts), |old, _| {
         check_preconditions(target, old, expected, &uid)?;
-        // Who names a version gets this far once: after a conflict the version is another one.
         Ok(if expected.is_some() { std::mem::take(&mut value) } else { value.clone() })
     });
     Ok((object.await?, false))
@@ -153,12 +157,15 @@ pub async fn update(
     options: &WriteOptions,
     change: impl FnMut(&ObjectRef, &Value) -> Result<Value>,
 ) -> Result<ObjectRef> {
-    // A binding and an eviction are requests of their own; what they change in a pod has no owner.
-    let owners = match target.subresource {
+    replace(server, target, options, owners_of(target), change).await
+}
+
+/// A binding and an eviction are requests of their own; what they change in a pod has no owner.
+fn owners_of(target: Target<'_>) -> Tracking {
+    match target.subresource {
         "binding" | "eviction" => Tracking::Untouched,
         _ => Tracking::Writer,
-    };
-    replace(server, target, options, owners, change).await
+    }
 }
 
 /// What a change does to the owners of fields.
@@ -186,10 +193,20 @@ pub(super) async fn replace(
     target: Target<'_>,
     options: &WriteOptions,
     tracking: Tracking,
+    change: impl FnMut(&ObjectRef, &Value) -> Result<Value>,
+) -> Result<ObjectRef> {
+    let attempts = Attempts::new(server, target, options.until);
+    replace_by(server, target, options, (tracking, attempts), change).await
+}
+
+async fn replace_by(
+    server: &ApiServer,
+    target: Target<'_>,
+    options: &WriteOptions,
+    (tracking, mut attempts): (Tracking, Attempts<'_>),
     mut change: impl FnMut(&ObjectRef, &Value) -> Result<Value>,
 ) -> Result<ObjectRef> {
     let Target { resource, subresource, namespace, name } = target;
-    let mut attempts = Attempts::new(server, target, options.until);
     loop {
         let Some(old) = server.store.get(&resource.storage, namespace, name) else {
             return Err(ApiError::missing(&resource.group, &resource.plural, name));
