@@ -93,7 +93,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     tokio::spawn(server.quiet.clone().keep(server.store.subscribe_revision()));
     let authorities = authorities(&config, &pki)?;
     crate::bootstrap::ensure(&server, &config, &authorities).await.map_err(ServeError::Bootstrap)?;
-    crate::bootstrap::keep(&server, &config, &authorities);
+    let kept = crate::bootstrap::keep(&server, &config, &authorities);
     if let Some(flow) = &server.flow {
         flow.read(&server.store);
         tokio::spawn(crate::flow::run(server.clone()));
@@ -114,7 +114,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     tracing::info!(%address, kubeconfig = %config.args.data_dir.join("admin.conf").display(), "serving");
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(crate::http::serve(listener, tls.clone(), server.clone(), stopped));
-    tokio::spawn(keys::Keys { config, pki, server, listener: tls }.follow());
+    tokio::spawn(keys::Keys { config, pki, server, listener: tls, kept }.follow());
     notify::tell(&[NotifyState::Ready]);
     tokio::select! {
         _ = terminate.recv() => {}

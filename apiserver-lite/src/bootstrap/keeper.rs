@@ -14,7 +14,7 @@ use proto::time::Timestamp;
 use serde_json::Value;
 
 use super::reconcile::Step;
-use super::{Authorities, Place, Wanted, create_missing, namespaces, system, trust};
+use super::{Authorities, Kept, Place, Wanted, create_missing, namespaces, system, trust};
 use crate::config::Config;
 use crate::controllers::{Change, Controller, Queue, follow};
 use crate::server::ApiServer;
@@ -68,20 +68,20 @@ pub(super) fn step(plural: &str, wanted: &Value, have: &Value) -> Step {
 }
 
 /// Follows the objects until the runtime ends.
-pub(super) async fn run(server: Arc<ApiServer>, wanted: Vec<Wanted>) {
-    let wanted: Arc<[Wanted]> = wanted.into();
+pub(super) async fn run(server: Arc<ApiServer>, wanted: Kept) {
     follow(server.store.clone(), move || Keeper::new(server.clone(), wanted.clone())).await;
 }
 
 struct Keeper {
     server: Arc<ApiServer>,
-    wanted: Arc<[Wanted]>,
+    /// May come to say something else, in the same order.
+    wanted: Kept,
     /// What is gone already is in no event, so everything is looked at once.
     has_begun: bool,
 }
 
 impl Keeper {
-    fn new(server: Arc<ApiServer>, wanted: Arc<[Wanted]>) -> Self {
+    fn new(server: Arc<ApiServer>, wanted: Kept) -> Self {
         Keeper { server, wanted, has_begun: false }
     }
 }
@@ -102,7 +102,7 @@ impl Controller for Keeper {
 
     fn observe(&mut self, change: Change<'_>, queue: &mut Queue<usize>) {
         if !std::mem::replace(&mut self.has_begun, true) {
-            (0..self.wanted.len()).for_each(|at| queue.add(at));
+            (0..self.wanted.0.load().len()).for_each(|at| queue.add(at));
         }
         let key = &change.object.key;
         let concerns = |(place, namespace, object): &Wanted| {
@@ -110,13 +110,13 @@ impl Controller for Keeper {
                 && *namespace == *key.namespace
                 && object["metadata"]["name"] == *key.name
         };
-        if let Some(at) = self.wanted.iter().position(concerns) {
+        if let Some(at) = self.wanted.0.load().iter().position(concerns) {
             queue.add_after(at, WAIT);
         }
     }
 
     async fn sync(&mut self, at: &usize) -> Result<Option<Duration>> {
-        if let Some((place, namespace, object)) = self.wanted.get(*at) {
+        if let Some((place, namespace, object)) = self.wanted.0.load_full().get(*at) {
             create_missing(&self.server, *place, namespace, object).await?;
         }
         Ok(None)

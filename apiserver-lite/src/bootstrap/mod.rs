@@ -17,6 +17,7 @@ mod trust;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use serde_json::Value;
 
 pub use system::Authorities;
@@ -58,8 +59,32 @@ pub async fn ensure(server: &Arc<ApiServer>, config: &Config, authorities: &Auth
 }
 
 /// Starts to keep the server's own namespaces, service, endpoints and authentication config map as they should be.
-pub fn keep(server: &Arc<ApiServer>, config: &Config, authorities: &Authorities) {
-    tokio::spawn(keeper::run(server.clone(), keeper::wanted(config, authorities)));
+pub fn keep(server: &Arc<ApiServer>, config: &Config, authorities: &Authorities) -> Kept {
+    let kept = Kept::from(keeper::wanted(config, authorities));
+    tokio::spawn(keeper::run(server.clone(), kept.clone()));
+    kept
+}
+
+/// What is kept as it should be.
+#[derive(Clone)]
+pub struct Kept(Arc<ArcSwap<Vec<Wanted>>>);
+
+impl From<Vec<Wanted>> for Kept {
+    fn from(wanted: Vec<Wanted>) -> Self {
+        Kept(Arc::new(ArcSwap::from_pointee(wanted)))
+    }
+}
+
+impl Kept {
+    /// Tells the servers of aggregated APIs whose proxies are believed by now. Who was believed before stays told.
+    ///
+    /// # Errors
+    /// When the config map cannot be written.
+    pub async fn tell(&self, server: &ApiServer, config: &Config, authorities: &Authorities) -> Result<()> {
+        self.0.store(Arc::new(keeper::wanted(config, authorities)));
+        let map = system::extension_authentication(config, authorities);
+        create_missing(server, ("", "v1", "configmaps"), "kube-system", &map).await
+    }
 }
 
 /// Tries what was refused until nothing is, or the runtime ends.
@@ -121,15 +146,6 @@ async fn make(server: &ApiServer, config: &Config, authorities: &Authorities) ->
     wanted.push((("", "v1", "configmaps"), "kube-system".into(), system::token_tracking()));
     wanted.push((("networking.k8s.io", "v1", "servicecidrs"), cluster(), system::service_cidr(config)));
     Ok(write_all(server, wanted).await)
-}
-
-/// Tells the servers of aggregated APIs whose proxies are believed by now. Who was believed before stays told.
-///
-/// # Errors
-/// When the config map cannot be written; it is tried again at the next change of it or the next start.
-pub async fn tell_authorities(server: &ApiServer, config: &Config, authorities: &Authorities) -> Result<()> {
-    let map = system::extension_authentication(config, authorities);
-    create_missing(server, ("", "v1", "configmaps"), "kube-system", &map).await
 }
 
 async fn announce_or_tell(server: &ApiServer) -> bool {

@@ -13,6 +13,7 @@ use super::{
     ServeError, authorities, certificates, client_authority, ensure_pki, kubelet_files, proxy_authority, serving_pair,
     tls,
 };
+use crate::bootstrap::Kept;
 use crate::config::Config;
 use crate::pki::Pki;
 use crate::server::ApiServer;
@@ -29,53 +30,53 @@ pub struct Keys {
     pub server: Arc<ApiServer>,
     /// What new connections get.
     pub listener: Arc<ArcSwap<TlsConfig>>,
+    /// What the cluster is told of whom the server believes.
+    pub kept: Kept,
 }
 
 impl Keys {
     /// Takes changes in; never returns.
     pub async fn follow(self) {
         let keys = Arc::new(self);
-        let (mut seen, mut looks) = (None, 0);
+        let (mut seen, mut looks, mut untold) = (None, 0, false);
         loop {
-            let before = seen;
             let looked = keys.clone();
             let renews = looks == LOOKS_TO_RENEW;
             looks = if renews { 0 } else { looks + 1 };
             // A look that ended in a panic is made again.
             let look = tokio::task::spawn_blocking(move || looked.look(seen, renews)).await;
-            seen = look.unwrap_or(seen);
-            if before.is_some() && seen != before {
-                keys.tell_others().await;
-            }
+            let (held, taken_up) = look.unwrap_or((seen, false));
+            seen = held;
+            untold = (untold || taken_up) && !keys.tell_others().await;
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
 
-    /// Tells whom the server believes by now to those who look for it in the cluster.
-    async fn tell_others(&self) {
+    /// Tells whom the server believes by now to those who look for it in the cluster; whether they know.
+    async fn tell_others(&self) -> bool {
         let told = match authorities(&self.config, &self.pki) {
-            Ok(authorities) => crate::bootstrap::tell_authorities(&self.server, &self.config, &authorities).await,
-            // The look has said so.
-            Err(_) => return,
+            Ok(authorities) => self.kept.tell(&self.server, &self.config, &authorities).await,
+            // Gone since the look, which comes again.
+            Err(_) => return false,
         };
-        if let Err(error) = told {
-            tracing::error!(%error, "whom the server believes cannot be told in the cluster");
-        }
+        told.inspect_err(|error| tracing::error!(%error, "whom the server believes is told once more later")).is_ok()
     }
 
-    /// One look at the files; gives what they held.
-    fn look(&self, seen: Option<[u8; 32]>, renews: bool) -> Option<[u8; 32]> {
+    /// One look at the files; gives what they held, and whether something new was taken up.
+    fn look(&self, seen: Option<[u8; 32]>, renews: bool) -> (Option<[u8; 32]>, bool) {
         if renews && let Err(error) = ensure_pki(&self.config) {
             tracing::error!(%error, "certificates of the cluster's own cannot be renewed");
         }
         let held = self.held();
-        if seen.is_some_and(|seen| seen != held) {
-            match self.take_up() {
-                Ok(()) => tracing::info!("certificates and authorities were read again"),
-                Err(error) => tracing::error!(%error, "certificates and authorities stay as they were"),
-            }
+        if seen.is_none_or(|seen| seen == held) {
+            return (Some(held), false);
         }
-        Some(held)
+        let taken_up = self.take_up();
+        match &taken_up {
+            Ok(()) => tracing::info!("certificates and authorities were read again"),
+            Err(error) => tracing::error!(%error, "certificates and authorities stay as they were"),
+        }
+        (Some(held), taken_up.is_ok())
     }
 
     fn files(&self) -> Vec<PathBuf> {
@@ -141,7 +142,8 @@ mod tests {
         let store = Store::open(None).expect("memory opens");
         let server = super::super::assemble(&config, &pki, store, TokenFile::default()).expect("a server");
         let listener = Arc::new(ArcSwap::new(tls(&config, &pki).expect("certificates")));
-        let keys = Keys { config, pki, server, listener };
+        let kept = crate::bootstrap::keep(&server, &config, &authorities(&config, &pki).expect("authorities"));
+        let keys = Keys { config, pki, server, listener, kept };
 
         let user = |pki: &Pki| {
             let authority = pki.authority().expect("an authority");
@@ -150,17 +152,20 @@ mod tests {
             keys.server.authenticator.shown(&[shown]).user.map(|user| user.name)
         };
         let served = || keys.listener.load_full();
-        let (seen, before) = (keys.look(None, false), served());
+        let (first, before) = (keys.look(None, false), served());
+        let seen = first.0;
         assert_eq!((user(&one).as_deref(), user(&other)), (Some("ann"), None));
-        assert_eq!(keys.look(seen, false), seen);
+        assert_eq!(keys.look(seen, false), (seen, false));
         assert!(Arc::ptr_eq(&served(), &before), "nothing has changed");
 
         std::fs::write(&named, "nothing of use").expect("written");
-        let seen = keys.look(seen, false);
+        let (seen, taken_up) = keys.look(seen, false);
+        assert!(!taken_up);
         assert_eq!((user(&one).as_deref(), user(&other)), (Some("ann"), None), "a broken file changes nothing");
 
         std::fs::copy(other.pair("ca").certificate, &named).expect("copied");
-        let seen = keys.look(seen, false);
+        let (seen, taken_up) = keys.look(seen, false);
+        assert!(taken_up);
         assert_eq!((user(&one), user(&other).as_deref()), (None, Some("ann")));
 
         let (own, before) = (keys.pki.pair("apiserver"), served());
