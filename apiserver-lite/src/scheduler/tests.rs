@@ -199,6 +199,39 @@ async fn the_least_important_pods_make_room_and_no_more_than_needed() {
     }
 }
 
+/// All pods that came at once had room made on the first node, one after another.
+#[tokio::test]
+async fn no_room_is_made_for_two_where_there_is_enough_for_one() {
+    let mut cluster = cluster(&[node("a", "4", "x"), node("b", "4", "x")]);
+    for (name, node) in [("on-a", "a"), ("on-b", "b")] {
+        cluster.place(read(pod(name, "4")), node);
+    }
+    let important = |name: &str| {
+        let mut pod = pod(name, "3");
+        pod["spec"]["priority"] = 50.into();
+        read(pod)
+    };
+    let (first, second) = (important("first"), important("second"));
+    let store = Store::open(None).expect("a store in memory opens");
+    let refusal = || Refusal { reasons: vec!["Insufficient cpu".into()], resolvable: true };
+    let refused = [("a".into(), refusal()), ("b".into(), refusal())];
+    let chosen = |promised: &dyn Fn(&NodeInfo) -> Vec<Arc<PodInfo>>| match preempt::preempt(
+        &store,
+        &cluster,
+        &second,
+        &Volumes::default(),
+        &refused,
+        None,
+        promised,
+    ) {
+        Preemption::Victims { node, pods } => (node.to_string(), pods.len()),
+        Preemption::None(why) => panic!("there is room to be made: {why}"),
+    };
+    assert_eq!(chosen(&|_| Vec::new()), ("a".to_owned(), 1));
+    let to_first = |node: &NodeInfo| if node.name() == "a" { vec![first.clone()] } else { Vec::new() };
+    assert_eq!(chosen(&to_first), ("b".to_owned(), 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn pods_are_tried_by_importance_and_not_again_before_their_backoff() {
     let mut queue = SchedulingQueue::default();
