@@ -29,10 +29,12 @@ const KEPT_LABELS: &[&str] = &[
     "beta.kubernetes.io/os",
     "beta.kubernetes.io/arch",
 ];
-/// What a kubelet says in its CSINode: volumes of these plugins are used through the drivers that took their place. The
-/// attach-detach controller then attaches them by the driver, and the scheduler counts them among the driver's. Here they
-/// cannot be used, so nothing may be attached for them: a kubelet that was here before has its word taken back.
-const MIGRATED_PLUGINS: &str = "storage.alpha.kubernetes.io/migrated-plugins";
+/// What the kubelet says about the volume plugins that moved to CSI.
+const MIGRATED_PLUGINS: (&str, &str) = (
+    "storage.alpha.kubernetes.io/migrated-plugins",
+    "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,kubernetes.io/cinder,kubernetes.io/gce-pd,\
+     kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume",
+);
 
 /// Registers with back-off until it has worked, and returns the node as the API server has it. `status` gives the status
 /// of a new node.
@@ -181,16 +183,18 @@ fn corrections(settings: &NodeSettings, node: &Node) -> Option<Value> {
     (patch != json!({})).then_some(patch)
 }
 
-/// Sees to the CSINode object that storage drivers register in. It belongs to the Node, and waits for it.
+/// Sees to the CSINode object that storage drivers register in, with the annotation of the plugins that moved. It belongs
+/// to the Node, and waits for it.
 ///
 /// # Errors
 /// The node is not there yet, or the API server does not answer or refuses.
 pub async fn ensure_csi_node(client: &Client, name: &str) -> Result<(), ApiError> {
     let node = client.get::<Node>("", name).await?;
     match client.get::<CsiNode>("", name).await {
-        Ok(held) if !held.metadata().is_some_and(|m| m.annotations.contains_key(MIGRATED_PLUGINS)) => return Ok(()),
+        Ok(held) if migrated(&held) => return Ok(()),
         Ok(_) => {
-            let body = json!({"metadata": {"annotations": {MIGRATED_PLUGINS: null}}}).to_string();
+            let annotations = json!({MIGRATED_PLUGINS.0: MIGRATED_PLUGINS.1});
+            let body = json!({"metadata": {"annotations": annotations}}).to_string();
             return client.patch::<CsiNode>("", name, "", PatchType::StrategicMerge, body).await.map(drop);
         }
         Err(error) if error.is_not_found() => {}
@@ -199,6 +203,7 @@ pub async fn ensure_csi_node(client: &Client, name: &str) -> Result<(), ApiError
     let mut object = CsiNode { spec: Some(CsiNodeSpec::default()), ..CsiNode::default() };
     let metadata = object.metadata_mut();
     metadata.name = node.name().to_owned();
+    metadata.annotations.insert(MIGRATED_PLUGINS.0.into(), MIGRATED_PLUGINS.1.into());
     metadata.owner_references = vec![OwnerReference {
         api_version: Node::API_VERSION.into(),
         kind: Node::KIND.into(),
@@ -212,61 +217,13 @@ pub async fn ensure_csi_node(client: &Client, name: &str) -> Result<(), ApiError
     }
 }
 
+fn migrated(held: &CsiNode) -> bool {
+    held.metadata().and_then(|m| m.annotations.get(MIGRATED_PLUGINS.0)).is_some_and(|said| said == MIGRATED_PLUGINS.1)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::pin::Pin;
-    use std::sync::Mutex;
-
-    use bytes::Bytes;
-    use http::{Method, Request, Response, header};
-    use http_body_util::{BodyExt as _, Full};
-
     use super::*;
-    use crate::api::{Body, ClientOptions, Transport};
-
-    /// A server with a node and a CSINode that has these annotations; it notes what is written.
-    struct Server(&'static str, Mutex<Vec<String>>);
-
-    impl Transport for Server {
-        fn send<'a>(
-            &'a self,
-            request: Request<Bytes>,
-        ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, ApiError>> + Send + 'a>> {
-            if request.method() != Method::GET {
-                self.1.lock().unwrap().push(String::from_utf8_lossy(request.body()).into_owned());
-            }
-            let text = match request.uri().path().contains("csinodes") {
-                true => {
-                    let annotations = self.0;
-                    format!(
-                        r#"{{"kind":"CSINode","apiVersion":"storage.k8s.io/v1",
-                        "metadata":{{"name":"n","annotations":{annotations}}},"spec":{{"drivers":[]}}}}"#
-                    )
-                }
-                false => r#"{"kind":"Node","apiVersion":"v1","metadata":{"name":"n","uid":"u"}}"#.to_owned(),
-            };
-            let answer = Response::builder()
-                .header(header::CONTENT_TYPE, "application/json")
-                .body(Full::new(Bytes::from(text)).map_err(Into::into).boxed_unsync())
-                .map_err(|e| ApiError::Malformed(e.to_string()));
-            Box::pin(std::future::ready(answer))
-        }
-    }
-
-    /// Volumes were attached to a node that could not use them, as it said that it could.
-    #[tokio::test]
-    async fn a_kubelets_word_on_plugins_that_moved_is_taken_back() {
-        let written = async |annotations| {
-            let server = std::sync::Arc::new(Server(annotations, Mutex::default()));
-            let client = Client::new(server.clone(), &ClientOptions::default());
-            ensure_csi_node(&client, "n").await.expect("it is there");
-            server.1.lock().unwrap().clone()
-        };
-        let said = r#"{"storage.alpha.kubernetes.io/migrated-plugins":"kubernetes.io/aws-ebs","mine":"stays"}"#;
-        let back = r#"{"metadata":{"annotations":{"storage.alpha.kubernetes.io/migrated-plugins":null}}}"#;
-        assert_eq!(written(said).await, [back]);
-        assert_eq!(written(r#"{"mine":"stays"}"#).await, Vec::<String>::new());
-    }
 
     /// A given label lost against the default of the same name.
     #[test]

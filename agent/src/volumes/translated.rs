@@ -1,5 +1,5 @@
 //! Volumes of the kinds that a kubelet translates: it gives them to the driver that took the place of its own plugin. Here
-//! nothing is translated, and nobody is told so by the node's CSINode; a volume has to name its driver (`csi`).
+//! nothing is translated: a volume has to name its driver (`csi`).
 
 use proto::api::core::v1::{PersistentVolumeSource, VolumeSource};
 
