@@ -6,11 +6,11 @@
 //!
 //! Followed: `pkg/volume/util/atomic_writer.go`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{DirBuilder, File as Handle, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown, symlink};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use super::payload::{File, Payload};
 
@@ -18,13 +18,18 @@ const DATA: &str = "..data";
 const NEW_DATA: &str = "..data_tmp";
 /// Longest path of a file below the volume.
 const MAX_PATH: usize = 4096;
+/// Longest name in such a path.
+const MAX_NAME: usize = 255;
+
+/// What is to be written, by [`cleaned`] path.
+type Files<'a> = BTreeMap<String, &'a File>;
 
 /// Makes `target` hold `payload`, if it does not already. `own` gives ownership to what was written, before it is seen.
 ///
 /// # Errors
 /// Bad paths, or the file system's own. What was visible before stays.
 pub fn write(target: &Path, payload: &Payload, own: impl Fn() -> Result<()>) -> Result<()> {
-    payload.keys().try_for_each(|path| check_path(path))?;
+    let payload: Files<'_> = payload.iter().map(|(path, file)| Ok((cleaned(path)?, file))).collect::<Result<_>>()?;
     let data = target.join(DATA);
     let old = std::fs::read_link(&data).ok().filter(|link| link.components().count() == 1);
     let stale = match &old {
@@ -33,7 +38,7 @@ pub fn write(target: &Path, payload: &Payload, own: impl Fn() -> Result<()>) -> 
     };
     let wanted: BTreeSet<String> = payload.keys().filter_map(|p| p.split('/').next()).map(str::to_owned).collect();
     if let Some(old) = &old
-        && holds(&target.join(old), payload)?
+        && holds(&target.join(old), &payload)?
     {
         // A crash may have come between the rename and the links.
         return link_names(target, &wanted);
@@ -60,18 +65,27 @@ pub fn is_written(target: &Path) -> bool {
     target.join(DATA).is_dir()
 }
 
-fn check_path(path: &str) -> Result<()> {
+/// A path in its shortest form: `./a//b/` is `a/b`.
+///
+/// # Errors
+/// It leads out of the volume, names nothing in it, or is too long.
+fn cleaned(path: &str) -> Result<String> {
     let wrong = |what: &str| Err(Error::new(ErrorKind::InvalidInput, format!("invalid path {path:?}: {what}")));
     if path.is_empty() || path.len() > MAX_PATH {
         return wrong("must not be empty or longer than 4096 characters");
     }
-    if path.starts_with('/') || path.starts_with("..") {
-        return wrong("must be relative and not start with '..'");
-    }
-    if !Path::new(path).components().all(|c| matches!(c, Component::Normal(_))) {
+    if path.split('/').any(|name| name == "..") {
         return wrong("must not contain '..'");
     }
-    Ok(())
+    let clean = path.split('/').filter(|name| !matches!(*name, "" | ".")).collect::<Vec<_>>().join("/");
+    // Names like that are those of the volume's own links and directories.
+    if path.starts_with('/') || clean.starts_with("..") {
+        return wrong("must be relative and not start with '..'");
+    }
+    if clean.is_empty() || clean.split('/').any(|name| name.len() > MAX_NAME) {
+        return wrong("must have names of up to 255 characters");
+    }
+    Ok(clean)
 }
 
 /// Names at the top of what `..data` points to.
@@ -84,7 +98,7 @@ fn visible_names(directory: &Path) -> Result<BTreeSet<String>> {
 }
 
 /// Whether a directory holds exactly these files with this content and these permissions.
-fn holds(directory: &Path, payload: &Payload) -> Result<bool> {
+fn holds(directory: &Path, payload: &Files<'_>) -> Result<bool> {
     let mut found = BTreeSet::new();
     files_below(directory, directory, &mut found)?;
     if found.len() != payload.len() || !payload.keys().all(|path| found.contains(Path::new(path))) {

@@ -395,10 +395,28 @@ async fn a_node_that_moves_takes_no_volume_from_who_has_it() {
 #[test]
 fn paths_cannot_leave_a_volume() {
     let scratch = Scratch::new("paths");
-    for path in ["", "/a", "..", "../a", "a/../../b", "..a"] {
+    let long = format!("a/{}", "n".repeat(256));
+    for path in ["", "/a", "..", "../a", "a/../../b", "..a", "./", "./..data/a", "./..data", "a/..", long.as_str()] {
         let file = payload::File { data: Vec::new(), mode: 0o644, user: None };
         assert!(atomic::write(&scratch.0, &[(path.to_owned(), file)].into(), || Ok(())).is_err(), "{path:?}");
     }
+}
+
+/// A path that the API takes was refused for its dots and slashes, or its file could not be made: the volume never
+/// came.
+#[test]
+fn paths_are_written_in_their_shortest_form() {
+    let scratch = Scratch::new("clean");
+    let file = |text: &str| payload::File { data: text.into(), mode: 0o644, user: None };
+    let paths = ["./app.conf", "dir/file/", "a//b/./..c"];
+    let payload: payload::Payload = paths.iter().map(|path| ((*path).to_owned(), file(path))).collect();
+    let written = [(); 2].map(|()| {
+        atomic::write(&scratch.0, &payload, || Ok(())).expect("written");
+        let texts = ["app.conf", "dir/file", "a/b/..c"].map(|path| std::fs::read_to_string(scratch.0.join(path)));
+        assert_eq!(texts.map(|text| text.expect("a file")), paths);
+        std::fs::read_link(scratch.0.join("..data")).expect("a link")
+    });
+    assert_eq!(written[0], written[1], "the second time all was there");
 }
 
 #[tokio::test]
