@@ -30,9 +30,22 @@ pub enum VolumeError {
          failed to process volumes=[{unprocessed}]: {why}"
     )]
     Unprocessed { unmounted: String, unattached: String, unprocessed: String, why: String },
+    /// A volume that the pod has, with the files of another group.
+    #[error(
+        "The requested fsGroup is {}, but the volume {volume} has GID {}. The volume may not be shareable.",
+        .group.wanted, .group.found
+    )]
+    Shared { volume: String, group: OtherGroup },
     /// A container's mount of a volume, or its removal.
     #[error("{0}")]
     Mount(String),
+}
+
+/// The group that a pod wants a volume to have, and that of the pods which have it already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OtherGroup {
+    pub wanted: u32,
+    pub found: u32,
 }
 
 impl VolumeError {
@@ -40,6 +53,7 @@ impl VolumeError {
     pub fn reason(&self) -> &'static str {
         match self {
             VolumeError::Map { .. } => "FailedMapVolume",
+            VolumeError::Shared { .. } => "AlreadyMountedVolume",
             _ => "FailedMount",
         }
     }
@@ -60,7 +74,7 @@ impl VolumeError {
 /// What is to be told of volumes that a pod has.
 #[derive(Debug, Default)]
 pub struct Told {
-    /// Those that cannot be refreshed.
+    /// Those that cannot be refreshed, or that other pods have in a way of their own.
     pub stale: Vec<VolumeError>,
     /// Sentences on those that it got as devices.
     pub mapped: Vec<String>,
@@ -203,6 +217,13 @@ mod tests {
             (error.reason(), error.to_string().as_str()),
             ("FailedMapVolume", "MapVolume.WaitForAttach failed for volume \"pv\" : no")
         );
+    }
+
+    #[test]
+    fn another_group_is_told_of_in_the_kubelets_words() {
+        let error = VolumeError::Shared { volume: "pv".into(), group: OtherGroup { wanted: 2, found: 1 } };
+        let text = "The requested fsGroup is 2, but the volume pv has GID 1. The volume may not be shareable.";
+        assert_eq!((error.reason(), error.to_string().as_str()), ("AlreadyMountedVolume", text));
     }
 
     #[test]

@@ -56,7 +56,7 @@ use payload::{Payload, Sources};
 pub use container_mounts::{MountContext, container_mounts, recursive_read_only};
 pub use devices::container_devices;
 pub use empty_dir::memory_may_be_swapped;
-pub use error::{Growth, Told, VolumeError};
+pub use error::{Growth, OtherGroup, Told, VolumeError};
 pub use mount_table::unmount_below;
 pub use sub_path::open_inside;
 
@@ -77,6 +77,8 @@ pub struct MountSource {
     pub mapped: Option<PathBuf>,
     /// What came of making it larger, where that was tried just now.
     pub growth: Option<Box<Growth>>,
+    /// Of which other group the files are, when the pod got it just now.
+    pub shared: Option<OtherGroup>,
     /// The files are the pod's own: where SELinux is on, they get its label.
     pub relabel: bool,
     /// The name of the persistent volume behind it.
@@ -193,6 +195,10 @@ impl Manager {
                 Ok(mut source) => {
                     told.mapped(&volume.name, &mut source);
                     told.grown.extend(source.growth.take());
+                    told.stale.extend(source.shared.take().map(|group| {
+                        let volume = source.inner_name.clone().unwrap_or_else(|| volume.name.clone());
+                        VolumeError::Shared { volume, group }
+                    }));
                     source
                 }
                 Err(error) => match self.made_before(pod, volume) {
@@ -333,7 +339,8 @@ impl Manager {
                 read_only: false,
                 options: persistent::mount_options(&bound.volume),
             };
-            self.disks.local(pod, &name, (Path::new(&local.path), how), &made.host_path, bound.read_only).await?;
+            let from = (Path::new(&local.path), how);
+            made.shared = self.disks.local(pod, &name, from, &made.host_path, bound.read_only).await?;
         } else if let Some(source) = &source.iscsi {
             let mut disk = Disk::of_volume(&name, source);
             disk.how.options = persistent::mount_options(&bound.volume);

@@ -85,6 +85,36 @@ pub fn is_also_below(table: &Path, path: &Path, folder: &Path) -> Result<bool, S
     Ok(also_below(&read(table)?, &real_place(path), &real_place(folder)))
 }
 
+/// Whether the file or directory at `path` is mounted once more below `folder`, by a mount table such as [`TABLE`]. The
+/// path is to be the one that the kernel has for it.
+///
+/// # Errors
+/// The mount table cannot be read: nobody can tell.
+///
+/// Followed: `mount-utils` (`SearchMountPoints`).
+pub fn is_bound_below(table: &Path, path: &Path, folder: &Path) -> Result<bool, String> {
+    Ok(bound_below(&read(table)?, path, &real_place(folder)))
+}
+
+/// A mount has the device number of its file system in the third field, and in the fourth what of that it shows.
+fn bound_below(table: &[u8], path: &Path, folder: &Path) -> bool {
+    let named = |field: &[u8]| PathBuf::from(OsString::from_vec(unescaped(field)));
+    let mount = |line: &[u8]| {
+        let mut fields = line.split(|b| *b == b' ').skip(2);
+        Some((fields.next()?.to_vec(), named(fields.next()?), named(fields.next()?)))
+    };
+    let mounts: Vec<_> = table.split(|b| *b == b'\n').filter_map(mount).collect();
+    // The last one hides those before it.
+    let found = mounts.iter().enumerate().rev().find_map(|(at, (device, shows, point))| {
+        let rest = path.strip_prefix(point).ok()?;
+        Some((at, device, shows.join(rest)))
+    });
+    let Some((of, device, shown)) = found else { return false };
+    // A slash at the end makes no other path.
+    let is_same = |(number, shows, _): &(Vec<u8>, PathBuf, PathBuf)| number == device && *shows == shown;
+    mounts.iter().enumerate().any(|(at, mount)| at != of && is_same(mount) && mount.2.starts_with(folder))
+}
+
 /// Mounts of one file system have one device number, the third field.
 fn also_below(table: &[u8], path: &Path, folder: &Path) -> bool {
     let device = |line: &[u8]| line.split(|b| *b == b' ').nth(2).map(<[u8]>::to_vec);
@@ -154,6 +184,16 @@ mod tests {
             38 35 98:1 / /c rw - ext4 /dev/a rw,seclabel\n39 35 98:2 / /c rw - ext4 /dev/b rw\n";
         let found = ["/a", "/b", "/c", "/d"].map(|path| option_of(table, Path::new(path), "seclabel"));
         assert_eq!(found, [false, true, false, false]);
+    }
+
+    #[test]
+    fn a_directory_that_is_mounted_once_more_is_found_by_what_the_mounts_show() {
+        let table = b"1 0 98:0 / / rw - ext4 /dev/a rw\n2 1 98:1 /in /mnt rw - ext4 /dev/b rw\n\
+            3 1 98:0 /disks/a /r/pods/u/a rw - ext4 /dev/a rw\n4 1 98:1 /in/b\\040b /r/pods/u/b rw - ext4 /dev/b rw\n\
+            5 1 98:1 /in /r/pods/u/c rw - ext4 /dev/b rw\n6 1 98:0 /disks/d /other/d rw - ext4 /dev/a rw\n";
+        let found = |path: &str| bound_below(table, Path::new(path), Path::new("/r/pods"));
+        assert!(found("/disks/a") && found("/mnt/b b") && found("/mnt"));
+        assert!(!found("/disks/d") && !found("/disks") && !found("/mnt/b") && !found("/disks/a/below"));
     }
 
     #[test]

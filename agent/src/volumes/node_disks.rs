@@ -5,6 +5,7 @@
 //! gone. The end of a pod waits only for its own mounts, as with the kubelet.
 
 use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use super::disk::{self, How, Staged};
 use super::iscsi::{Disk, Initiator};
 use super::persistent::{self, Place};
 use super::turns::{Turn, Turns, blocking};
-use super::{VolumeError, host_path, mount_table, ownership};
+use super::{OtherGroup, VolumeError, host_path, mount_table, ownership};
 use crate::pod::spec::PodExt as _;
 
 /// Between tries to let go of disks.
@@ -187,7 +188,8 @@ impl NodeDisks {
         .map(|()| place)
     }
 
-    /// Gives a local path, or the file system on a local device, to a pod.
+    /// Gives a local path, or the file system on a local device, to a pod. Its files are given to the pod's group
+    /// unless another pod has it, whose they are then: it is told where that has another group.
     ///
     /// # Errors
     /// The path cannot be used, or a tool or the kernel refuses.
@@ -198,31 +200,35 @@ impl NodeDisks {
         (from, how): (&Path, How),
         to: &Path,
         read_only: bool,
-    ) -> Result<(), VolumeError> {
+    ) -> Result<Option<OtherGroup>, VolumeError> {
         let set_up = |why| VolumeError::SetUp { volume: name.to_owned(), why };
         let looked_at = (from.to_owned(), to.to_owned());
         let place = self.look((pod, name), move || persistent::look(&looked_at.0, &looked_at.1)).await;
         let staged = match place.map_err(set_up)? {
-            Place::Given => return Ok(()),
-            Place::Folder => None,
+            Place::Given => return Ok(None),
+            Place::Folder => Staged { path: from.to_owned(), _turn: self.devices.take(from).await },
             Place::Device => {
                 let staged = self.stage(name, from, how).await;
-                Some(staged.map_err(|why| VolumeError::Device { volume: name.to_owned(), why })?)
+                staged.map_err(|why| VolumeError::Device { volume: name.to_owned(), why })?
             }
         };
-        let (pod_too, to) = (pod.clone(), to.to_owned());
-        let from = staged.as_ref().map_or_else(|| from.to_owned(), |staged| staged.path.clone());
+        let (pod_too, to, pods) = (pod.clone(), to.to_owned(), self.root_dir.join("pods"));
         let given = self.in_pod(pod.uid(), move || {
-            disk::bind(&from, &to, read_only)?;
-            drop(staged);
-            if read_only {
-                return Ok(());
+            // Until the files are given away: the next pod that gets the volume finds them so.
+            let staged = staged;
+            let group = ownership::fs_group(&pod_too);
+            let of_others = group.map_or(Ok(None), |_| group_of_others(&staged.path, &pods))?;
+            disk::bind(&staged.path, &to, read_only)?;
+            if read_only || of_others.is_some() {
+                let both = group.zip(of_others).filter(|(wanted, found)| wanted != found);
+                return Ok(both.map(|(wanted, found)| OtherGroup { wanted, found }));
             }
             // After the bind, which hides what else is mounted below; one that failed is not left as done.
             ownership::give_to_pod(&to, &pod_too).or_else(|e| {
                 mount_table::unmount_strictly(&to)?;
                 Err(format!("failed to set the group of a volume: {e}"))
-            })
+            })?;
+            Ok(None)
         });
         given.await.map_err(set_up)
     }
@@ -275,6 +281,19 @@ impl NodeDisks {
     }
 }
 
+/// The group of a local volume that a pod of this node has; `None` where none has it.
+///
+/// # Errors
+/// Nobody can tell, or the volume cannot be looked at.
+fn group_of_others(from: &Path, pods: &Path) -> Result<Option<u32>, String> {
+    let failed = |e: std::io::Error| format!("failed to check fsGroup for {} ({e})", from.display());
+    let real = std::fs::canonicalize(from).map_err(failed)?;
+    if !mount_table::is_bound_below(Path::new(mount_table::TABLE), &real, pods)? {
+        return Ok(None);
+    }
+    std::fs::metadata(&real).map(|found| Some(found.gid())).map_err(failed)
+}
+
 fn let_go(staged: &Path, pods: &Path) -> Result<(), String> {
     if mount_table::is_also_below(Path::new(mount_table::TABLE), staged, pods)? {
         return Ok(());
@@ -285,7 +304,7 @@ fn let_go(staged: &Path, pods: &Path) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{MetadataExt as _, chown};
+    use std::os::unix::fs::chown;
     use std::process::Command;
 
     use proto::api::core::v1::{PodSecurityContext, PodSpec};
@@ -300,6 +319,44 @@ mod tests {
             spec: Some(PodSpec { security_context: Some(context), ..Default::default() }),
             ..Default::default()
         }
+    }
+
+    /// The pod that came second took the files from the first, which could not write them any more.
+    #[tokio::test]
+    async fn a_local_volume_stays_with_the_group_of_the_pod_that_had_it_first() {
+        let root = std::env::temp_dir().join(format!("node-disks-shared-{}", std::process::id()));
+        let _ = mount_table::unmount_below(&root);
+        let from = root.join("disk");
+        std::fs::create_dir_all(&from).unwrap();
+        std::fs::write(from.join("file"), "").unwrap();
+        let place = |uid: &str| root.join("pods").join(uid).join("volumes/kubernetes.io~local-volume/v");
+        if disk::bind(&from, &place("try"), false).is_err() {
+            eprintln!("skipped: no right to mount");
+            std::fs::remove_dir_all(&root).unwrap();
+            return;
+        }
+        mount_table::unmount_strictly(&place("try")).unwrap();
+        let disks = NodeDisks::new(&root);
+        let give = async |uid: &str, group: i64, read_only| {
+            let mut pod = pod();
+            pod.metadata.as_mut().unwrap().uid = uid.into();
+            pod.spec.as_mut().unwrap().security_context.as_mut().unwrap().fs_group = Some(group);
+            let told = disks.local(&pod, "v", (&from, How::default()), &place(uid), read_only).await.unwrap();
+            (told, std::fs::metadata(from.join("file")).unwrap().gid())
+        };
+        let first = [give("u1", 3001, false).await, give("u1", 3001, false).await];
+        let same = give("u2", 3001, false).await;
+        let other = [give("u3", 3002, false).await, give("u4", 3002, true).await, give("u3", 3002, false).await];
+        for uid in ["u1", "u2", "u3", "u4"] {
+            mount_table::unmount_strictly(&place(uid)).unwrap();
+        }
+        let next = give("u5", 3002, false).await;
+        mount_table::unmount_strictly(&place("u5")).unwrap();
+        std::fs::remove_dir_all(&root).unwrap();
+        let kept = Some(OtherGroup { wanted: 3002, found: 3001 });
+        assert_eq!((first, same), ([(None, 3001), (None, 3001)], (None, 3001)));
+        assert_eq!(other, [(kept, 3001), (kept, 3001), (None, 3001)], "it is told when a pod gets it");
+        assert_eq!(next, (None, 3002), "nobody had it any more");
     }
 
     #[tokio::test]
