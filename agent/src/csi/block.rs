@@ -1,6 +1,6 @@
 //! Raw devices: published to a file of the pod's own, which a link in the pod's folder leads to.
 
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileTypeExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use proto::csi::node_service_capability::rpc::Type as RpcType;
@@ -28,18 +28,25 @@ impl Volumes {
         let turn = self.turn(&wanted.driver, &wanted.handle);
         let _turn = turn.lock().await;
         let target = self.places.block_publish(&wanted.name).join(uid);
-        let was_there = link.exists();
+        let uncertain = self.places.block_uncertain(&wanted.name);
+        let was_there = is_device(&link) && !uncertain.join(uid).exists();
         let prepared = || -> Result<(), String> {
             let volume = VolumeData::of(wanted, &self.deps.node);
             data::write(&self.places.block_data(&wanted.name), &volume)?;
             data::make_private(&self.places.block_publish(&wanted.name)).map_err(|e| e.to_string())?;
             data::make_private(&links).map_err(|e| e.to_string())?;
+            if !was_there {
+                mark(&uncertain, uid)?;
+            }
             // The link is the record for the teardown, so it comes first.
             make_link(&target, &link)
         };
         prepared().map_err(Failure::Device)?;
         match self.provide_block(wanted, &target, was_there).await {
-            Ok(()) => self.note_published(wanted, false),
+            Ok(()) => {
+                unmark(&uncertain, uid).map_err(Failure::Device)?;
+                self.note_published(wanted, false);
+            }
             Err(failure) if was_there => {
                 tracing::warn!(
                     ?failure,
@@ -72,6 +79,7 @@ impl Volumes {
         driver.unpublish(request).await.map_err(|e| e.to_string())?;
         mount_table::unmount_below(&target)?;
         data::gone(std::fs::remove_file(&target), &target)?;
+        unmark(&self.places.block_uncertain(name), uid)?;
         data::gone(std::fs::remove_file(link), link)?;
         self.forget(uid, name);
         let unstaged = self.unstage_unused_block(name, &volume).await;
@@ -104,6 +112,8 @@ impl Volumes {
         for path in [&staging, &self.places.block_publish(name), &maps] {
             data::gone(std::fs::remove_dir(path), path)?;
         }
+        let uncertain = self.places.block_uncertain(name);
+        data::gone(std::fs::remove_dir_all(&uncertain), &uncertain)?;
         data::remove(&self.places.block_data(name))?;
         let all = self.places.block(name);
         data::gone(std::fs::remove_dir(&all), &all)?;
@@ -117,6 +127,25 @@ impl Volumes {
         let uids = pods.iter().filter_map(|p| p.file_name()?.to_str());
         uids.map(|uid| self.places.devices_of_pod(uid).join(name)).any(|link| link.symlink_metadata().is_ok())
     }
+}
+
+/// Whether a pod's link leads to a device: where the machine has started anew it leads to what the device was bound to.
+fn is_device(link: &Path) -> bool {
+    std::fs::metadata(link).is_ok_and(|found| found.file_type().is_block_device())
+}
+
+/// Has it on record that a pod may not have a device; the file is there for as long as that is so.
+fn mark(uncertain: &Path, uid: &str) -> Result<(), String> {
+    let made = data::make_private(uncertain).and_then(|()| std::fs::write(uncertain.join(uid), b""));
+    made.map_err(|e| format!("cannot write to {}: {e}", uncertain.display()))
+}
+
+fn unmark(uncertain: &Path, uid: &str) -> Result<(), String> {
+    let mark = uncertain.join(uid);
+    data::gone(std::fs::remove_file(&mark), &mark)?;
+    // Of no use without a mark; one of another pod keeps it.
+    let _ = std::fs::remove_dir(uncertain);
+    Ok(())
 }
 
 /// Links to `target`; a link that is there is made anew.

@@ -12,6 +12,8 @@ use super::wanted::Wanted;
 
 const FILE: &str = "vol_data.json";
 const PLUGIN: &str = "kubernetes.io~csi";
+/// Of a volume of which the driver has not yet said that the pod has it.
+const UNCERTAIN: &str = "uncertain";
 
 /// `vol_data.json`, with the kubelet's keys. That of a staged volume has handle and driver alone.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -30,9 +32,21 @@ pub struct VolumeData {
     /// `Persistent` or `Ephemeral`; empty for a staged volume.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub volume_lifecycle_mode: String,
+    /// Empty for a volume that the pod has. No key of the kubelet's, which takes any whose value is text.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub mount_state: String,
 }
 
 impl VolumeData {
+    /// The same, of a volume of which it is not known whether the pod has it.
+    pub fn uncertain(&self) -> Self {
+        Self { mount_state: UNCERTAIN.into(), ..self.clone() }
+    }
+
+    pub fn is_uncertain(&self) -> bool {
+        self.mount_state == UNCERTAIN
+    }
+
     /// Of a volume that a pod on `node` gets; how long it lives is not in it.
     pub fn of(wanted: &Wanted<'_>, node: &str) -> Self {
         Self {
@@ -106,6 +120,11 @@ impl Places {
     /// A kubelet binds the device there once more, for each pod, and holds it by a loop device.
     pub fn block_maps(&self, name: &str) -> PathBuf {
         self.blocks().join(name).join("dev")
+    }
+
+    /// A file is in it for each pod of which it is not known whether it has the device.
+    pub fn block_uncertain(&self, name: &str) -> PathBuf {
+        self.blocks().join(name).join(UNCERTAIN)
     }
 
     pub fn block_staging(&self, name: &str) -> PathBuf {
@@ -228,7 +247,13 @@ mod tests {
         let text = std::fs::read_to_string(folder.join(FILE)).unwrap();
         let want = r#"{"attachmentID":"csi-1","driverName":"d","specVolID":"pv","volumeHandle":"h"}"#;
         assert_eq!(text, format!("{want}\n"));
-        assert_eq!(read(&folder), Some(data));
+        assert_eq!(read(&folder), Some(data.clone()));
+        write(&folder, &data.uncertain()).unwrap();
+        let text = std::fs::read(folder.join(FILE)).unwrap();
+        // So does a kubelet read it.
+        let texts: std::collections::BTreeMap<String, String> = serde_json::from_slice(&text).unwrap();
+        assert_eq!(texts.get("mountState").map(String::as_str), Some("uncertain"));
+        assert!(read(&folder).is_some_and(|data| data.is_uncertain()) && !data.is_uncertain());
         assert!(places.has_user("d", "h") && !places.has_user("d", "other"));
         remove(&folder).unwrap();
         assert!(!places.has_user("d", "h") && !folder.exists());

@@ -19,16 +19,21 @@ use crate::pod::spec::PodExt;
 
 use super::volumes::Volumes;
 use super::wanted::Wanted;
-use super::{CsiError, context};
+use super::{CsiError, context, data};
 
 /// A volume that could not grow is tried again at the first sync after this.
 pub const RETRY: Duration = Duration::from_secs(60);
 
-/// The size that a volume has and its claim does not show yet; `None` when they agree.
-fn grown<'a>(volume: &'a PersistentVolume, claim: &PersistentVolumeClaim) -> Option<&'a str> {
-    let size = volume.spec.as_ref()?.capacity.get("storage")?;
-    let shown = claim.status.as_ref()?.capacity.get("storage")?;
-    (whole(size) > whole(shown)).then_some(size.string.as_str())
+/// The size that a claim shows.
+fn shown(claim: &PersistentVolumeClaim) -> Option<i64> {
+    claim.status.as_ref()?.capacity.get("storage").map(whole)
+}
+
+/// The size that a volume has and its claim does not show yet, or this node, where it has `size`, has not yet; `None`
+/// when they agree.
+fn grown<'a>(volume: &'a PersistentVolume, claim: &PersistentVolumeClaim, size: i64) -> Option<&'a str> {
+    let wanted = volume.spec.as_ref()?.capacity.get("storage")?;
+    (whole(wanted) > shown(claim)?.min(size)).then_some(wanted.string.as_str())
 }
 
 const UNDER_WAY: &str = "NodeResizeInProgress";
@@ -43,11 +48,15 @@ enum Progress {
     Ours { begun: bool },
     /// The controller, and it is its own turn.
     Theirs,
+    /// Another node, which has grown the volume already: nothing is left to say.
+    Said,
 }
 
-fn progress(claim: &PersistentVolumeClaim) -> Progress {
+/// `size` is what the volume has.
+fn progress(claim: &PersistentVolumeClaim, size: i64) -> Progress {
     let Some(status) = &claim.status else { return Progress::Unsaid };
     match status.allocated_resource_statuses.get("storage").map_or("", String::as_str) {
+        "" if shown(claim).is_some_and(|shown| shown >= size) => Progress::Said,
         "" if status.allocated_resources.is_empty() => Progress::Unsaid,
         "NodeResizePending" => Progress::Ours { begun: false },
         UNDER_WAY => Progress::Ours { begun: true },
@@ -86,9 +95,9 @@ fn is_final(code: Code) -> bool {
 }
 
 impl Volumes {
-    /// Lets the driver grow what the pod has, and writes the new size into the claim; whether it did. Nothing happens when
-    /// the sizes agree, the driver needs no help on the node, or it is the controller's turn. `claim` is afterwards as
-    /// the API server last showed it.
+    /// Lets the driver grow what the pod has, and writes the new size into the claim unless another node has; whether
+    /// it did. Nothing happens when the sizes agree, the driver needs no help on the node, or it is the controller's
+    /// turn. `claim` is afterwards as the API server last showed it.
     ///
     /// # Errors
     /// The driver's or the API server's word; the pod keeps its volume as it is.
@@ -98,8 +107,11 @@ impl Volumes {
         volume: &PersistentVolume,
         claim: &mut PersistentVolumeClaim,
     ) -> Result<bool, String> {
-        let Some(size) = grown(volume, claim).filter(|_| !wanted.read_only) else { return Ok(false) };
-        let progress = progress(claim);
+        let Some(shown) = shown(claim) else { return Ok(false) };
+        let name = data::unique_name(&wanted.driver, &wanted.handle);
+        let has = self.sizes.of(&name, shown);
+        let Some(size) = grown(volume, claim, has).filter(|_| !wanted.read_only) else { return Ok(false) };
+        let progress = progress(claim, required(volume));
         let before = self.refused_growth(wanted);
         // What cannot grow while it is used is not asked again for as long as it is.
         if progress == Progress::Theirs
@@ -155,6 +167,11 @@ impl Volumes {
             return Err(why);
         }
         self.note_refused_growth(wanted, None);
+        self.sizes.note(&name, required(volume));
+        if progress == Progress::Said {
+            tracing::info!(volume = wanted.name, size, "a volume has grown on this node as well");
+            return Ok(true);
+        }
         let conditions = ["FileSystemResizePending", "Resizing", "ControllerResizeError", "NodeResizeError"];
         let mut status = json!({
             "capacity": {"storage": size},
@@ -211,14 +228,15 @@ mod tests {
             status: Some(PersistentVolumeClaimStatus { capacity: sized(text), ..Default::default() }),
             ..Default::default()
         };
-        assert_eq!(grown(&volume, &claim("1Gi")), Some("2Gi"));
-        assert_eq!(grown(&volume, &claim("2048Mi")), None);
-        assert_eq!(grown(&volume, &PersistentVolumeClaim::default()), None);
+        assert_eq!(grown(&volume, &claim("1Gi"), 2 << 30), Some("2Gi"));
+        assert_eq!(grown(&volume, &claim("2048Mi"), 2 << 30), None);
+        assert_eq!(grown(&volume, &claim("2Gi"), 1 << 30), Some("2Gi"), "this node has not grown it");
+        assert_eq!(grown(&volume, &PersistentVolumeClaim::default(), 0), None);
     }
 
     #[test]
     fn a_claim_says_whose_turn_it_is() {
-        let claim = |stage: &str, allocated: bool| {
+        let of_size = |stage: &str, allocated: bool, size: i64| {
             let mut status = PersistentVolumeClaimStatus::default();
             if !stage.is_empty() {
                 status.allocated_resource_statuses.insert("storage".into(), stage.into());
@@ -226,13 +244,17 @@ mod tests {
             if allocated {
                 status.allocated_resources.insert("storage".into(), Quantity::default());
             }
-            progress(&PersistentVolumeClaim { status: Some(status), ..Default::default() })
+            status.capacity.insert("storage".into(), Quantity { string: "1".into() });
+            progress(&PersistentVolumeClaim { status: Some(status), ..Default::default() }, size)
         };
+        let claim = |stage: &str, allocated: bool| of_size(stage, allocated, 2);
         assert_eq!(claim("", false), Progress::Unsaid);
         assert_eq!(claim("", true), Progress::Theirs, "a controller of today has not come to the node");
         assert_eq!(claim("NodeResizePending", true), Progress::Ours { begun: false });
         assert_eq!(claim(UNDER_WAY, true), Progress::Ours { begun: true });
         assert_eq!(claim(INFEASIBLE, true), Progress::Theirs);
         assert_eq!(claim("ControllerResizeInProgress", true), Progress::Theirs);
+        assert_eq!(of_size("", true, 1), Progress::Said);
+        assert_eq!(of_size("ControllerResizeInProgress", true, 1), Progress::Theirs, "it is to grow further");
     }
 }

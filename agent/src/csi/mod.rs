@@ -13,6 +13,7 @@ mod context;
 mod data;
 mod expand;
 pub mod limit;
+mod sizes;
 mod teardown;
 pub mod usage;
 pub mod volumes;

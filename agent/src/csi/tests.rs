@@ -1,5 +1,8 @@
 //! Whole lives of volumes with a driver that keeps book of what it is asked.
 
+mod several_nodes;
+mod uncertain;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -25,12 +28,17 @@ use crate::objects::{Answer, Issued, ObjectError, Objects, TokenQuery, Tokens};
 use crate::volumes::claims::{Claims, Found};
 use crate::volumes::{Manager, Told, VolumeDeps};
 
+/// Does something about the path where a volume is to be published.
+type Publishes = fn(&Path) -> Result<(), Status>;
+
 /// Makes a folder where a volume is published, and removes it again.
 #[derive(Default)]
 pub(super) struct Book {
     calls: Mutex<Vec<String>>,
     contexts: Mutex<Vec<BTreeMap<String, String>>>,
     refuse: Mutex<Option<Status>>,
+    /// What becomes of a volume that is to be published, in place of a folder.
+    publishes: Mutex<Option<Publishes>>,
     /// Volumes that the node takes.
     pub(super) most: Mutex<i64>,
     /// So many volumes are not unstaged when asked.
@@ -90,7 +98,11 @@ impl Node for Book {
         let request = request.into_inner();
         self.contexts.lock().unwrap().push(request.volume_context);
         self.note("publish", &request.target_path)?;
-        std::fs::create_dir_all(&request.target_path)?;
+        let publishes = *self.publishes.lock().unwrap();
+        match publishes {
+            Some(publishes) => publishes(Path::new(&request.target_path))?,
+            None => std::fs::create_dir_all(&request.target_path)?,
+        }
         Ok(Response::new(NodePublishVolumeResponse {}))
     }
     async fn node_unpublish_volume(

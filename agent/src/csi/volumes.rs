@@ -24,6 +24,7 @@ use crate::volumes::{mount_table, ownership, selinux};
 use super::attach::{Listed, Reported};
 use super::client::{Capabilities, Driver};
 use super::data::{self, Places, VolumeData};
+use super::sizes::Sizes;
 use super::usage::{Held, Teller};
 use super::wanted::Wanted;
 use super::{CsiError, Drivers, attach, context, expand};
@@ -105,6 +106,7 @@ pub struct Volumes {
     in_use: Mutex<Used>,
     /// A volume that no pod has could not be unstaged.
     pub(super) left: Notify,
+    pub(super) sizes: Sizes,
     /// When a volume was last made to grow.
     grown: Mutex<HashMap<String, Instant>>,
     /// Volumes that their drivers refused to make larger for good, until one grows or the node has it no more.
@@ -134,6 +136,7 @@ impl Volumes {
             turns: Mutex::default(),
             in_use: Mutex::new(in_use),
             left: Notify::new(),
+            sizes: Sizes::default(),
             grown: Mutex::default(),
             refused: Mutex::default(),
             relabels: std::sync::Once::new(),
@@ -237,6 +240,7 @@ impl Volumes {
     pub(super) fn note_unused(&self, driver: &str, handle: &str) {
         let name = data::unique_name(driver, handle);
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+        self.sizes.forget(&name);
         let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
         if in_use.since.remove(&name).is_some() {
             in_use.change += 1;
@@ -261,9 +265,10 @@ impl Volumes {
         let turn = self.turn(&wanted.driver, &wanted.handle);
         let _turn = turn.lock().await;
         // From an earlier run of the agent, or from the last call of a driver that wants to be called again and again.
-        let was_there = data::read(&folder).is_some() && mount_table::is_mount_point(&target).unwrap_or(false);
-        let patience = if was_there { LOOK_ONLY } else { ATTACH_PATIENCE };
-        match self.provide(wanted, &folder, &target, (known.is_none(), patience)).await {
+        // What a driver has mounted and never said to be done is not had.
+        let was_there = data::read(&folder).is_some_and(|data| !data.is_uncertain())
+            && mount_table::is_mount_point(&target).unwrap_or(false);
+        match self.provide(wanted, &folder, &target, (known.is_none(), was_there)).await {
             Ok(again) => {
                 self.note_published(wanted, again);
                 Ok(target)
@@ -282,13 +287,14 @@ impl Volumes {
         }
     }
 
-    /// All steps; tells whether the driver wants to be called again. `first` is false when it is only that.
+    /// All steps; tells whether the driver wants to be called again. `first` is false when it is only that. What was
+    /// not there is on record as uncertain until it comes to its end.
     async fn provide(
         &self,
         wanted: &Wanted<'_>,
         folder: &Path,
         target: &Path,
-        (first, patience): (bool, Duration),
+        (first, was_there): (bool, bool),
     ) -> Result<bool, Failure> {
         let set_up = |why: String| Failure::SetUp(format!("kubernetes.io/csi: mounter.SetUpAt {why}"));
         let driver =
@@ -296,15 +302,22 @@ impl Volumes {
         let spec = self.spec(wanted).await.map_err(|why| set_up(format!("failed to {why}")))?;
         let volume =
             VolumeData { volume_lifecycle_mode: wanted.lifecycle().into(), ..VolumeData::of(wanted, &self.deps.node) };
-        data::write(folder, &volume).map_err(|why| set_up(format!("failed to save volume info data: {why}")))?;
+        let write = |volume: &VolumeData| {
+            data::write(folder, volume).map_err(|why| set_up(format!("failed to save volume info data: {why}")))
+        };
+        write(&if was_there { volume.clone() } else { volume.uncertain() })?;
         let mut step = self.step(wanted, &driver, spec).await?;
         if !wanted.inline {
+            let patience = if was_there { LOOK_ONLY } else { ATTACH_PATIENCE };
             step.publish_context = self.attached(wanted, &step.spec, patience).await?;
             if first {
                 self.stage(&step).await.map_err(Failure::Device)?;
             }
         }
         self.publish(&step, target).await.map_err(Failure::SetUp)?;
+        if !was_there {
+            write(&volume)?;
+        }
         if wants_label(wanted, &step.spec) && selinux::enabled() {
             self.relabels.call_once(|| {
                 tracing::info!(
