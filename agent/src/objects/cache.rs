@@ -1,8 +1,9 @@
 //! Config maps, secrets and services of the pods of this node, kept current by one watch each; the trust bundles of the
 //! cluster by one watch for all, while some pod takes from them.
 //!
-//! The first use reads the object and begins its watch; the last pod that referred to it ends the watch and drops the
-//! object. Immutable objects need no watch. An object that no registered pod refers to is read and not kept.
+//! The first pod that refers to an object begins its watch, and each use reads the object until the watch has told of it; the
+//! last pod that referred to it ends the watch and drops the object. Immutable objects need no watch. An object that no
+//! registered pod refers to is read and not kept. The services of a namespace are followed while it has pods here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -67,11 +68,13 @@ pub struct ApiObjects {
     tables: Mutex<Tables>,
 }
 
+type Services = BTreeMap<String, Arc<Service>>;
+
 #[derive(Default)]
 struct Tables {
     config_maps: BTreeMap<(String, String), Entry<ConfigMap>>,
     secrets: BTreeMap<(String, String), Entry<Secret>>,
-    services: BTreeMap<String, Follower<BTreeMap<String, Arc<Service>>>>,
+    services: BTreeMap<String, Follower<Services>>,
     kubernetes: Option<Follower<Option<Arc<Service>>>>,
     trust_bundles: Option<Follower<TrustBundles>>,
     /// How often some pod came to refer to something.
@@ -100,6 +103,16 @@ struct Follower<V> {
 impl<V> Drop for Follower<V> {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+impl Tables {
+    /// The services of a namespace, and `default/kubernetes`; from the first call on they are followed.
+    fn services(&mut self, client: &Client, namespace: &str) -> (&Follower<Services>, &Follower<Option<Arc<Service>>>) {
+        let begin = || follow_all(client, namespace, WITH_ADDRESS);
+        let own = self.services.entry(namespace.to_owned()).or_insert_with(begin);
+        let kubernetes = self.kubernetes.get_or_insert_with(|| follow_one(client, "default", "kubernetes"));
+        (own, kubernetes)
     }
 }
 
@@ -168,15 +181,10 @@ impl ApiObjects {
             entry.read = Some((object.clone(), Instant::now()));
         }
         if self.strategy == Strategy::Watch
+            && let Some(object) = object.as_ref().filter(|object| object.is_immutable())
             && let Some(entry) = T::table(&mut tables).get_mut(&key)
         {
-            match &object {
-                Some(object) if object.is_immutable() => entry.fixed = Some(object.clone()),
-                _ if entry.value.is_none() => {
-                    entry.value = Some(follow_one(&self.client, namespace, name));
-                }
-                _ => {}
-            }
+            (entry.fixed, entry.value) = (Some(object.clone()), None);
         }
         drop(tables);
         object.ok_or_else(|| missing::<T>(name))
@@ -229,15 +237,8 @@ impl ApiObjects {
     async fn services_of(&self, namespace: &str) -> Result<Vec<Arc<Service>>, ObjectError> {
         let (mut own, mut kubernetes) = {
             let mut tables = self.tables();
-            let own = tables
-                .services
-                .entry(namespace.to_owned())
-                .or_insert_with(|| follow_all(&self.client, namespace, WITH_ADDRESS))
-                .seen
-                .clone();
-            let kubernetes =
-                tables.kubernetes.get_or_insert_with(|| follow_one(&self.client, "default", "kubernetes")).seen.clone();
-            (own, kubernetes)
+            let (own, kubernetes) = tables.services(&self.client, namespace);
+            (own.seen.clone(), kubernetes.seen.clone())
         };
         let both = async {
             let own = own.wait_for(Option::is_some).await.ok().and_then(|s| s.clone());
@@ -246,11 +247,29 @@ impl ApiObjects {
         };
         let (own, kubernetes) =
             tokio::time::timeout(FIRST_LIST, both).await.ok().flatten().ok_or(ObjectError::NotSynced)?;
-        let mut list: Vec<_> = own.into_values().collect();
-        if namespace != "default" {
-            list.extend(kubernetes);
+        Ok(together(namespace, own, kubernetes))
+    }
+
+    /// A pod comes to refer to an object, which is followed from then on: when it is asked for, the API server may be away.
+    fn hold<T: Held>(&self, tables: &mut Tables, namespace: &str, name: &str, uid: &str) {
+        let key = (namespace.to_owned(), name.to_owned());
+        tables.comers += 1;
+        let comer = tables.comers;
+        let entry = T::table(tables).entry(key).or_insert_with(|| Entry {
+            pods: BTreeSet::new(),
+            value: None,
+            fixed: None,
+            read: None,
+            last_comer: 0,
+        });
+        // A pod that comes is to see what there is now. One that is gone over once more is not, or nothing would be kept.
+        if entry.pods.insert(uid.to_owned()) {
+            entry.read = None;
+            entry.last_comer = comer;
         }
-        Ok(list)
+        if self.strategy == Strategy::Watch && entry.fixed.is_none() && entry.value.is_none() {
+            entry.value = Some(follow_one(&self.client, namespace, name));
+        }
     }
 }
 
@@ -267,6 +286,13 @@ impl Objects for ApiObjects {
         Box::pin(self.services_of(namespace))
     }
 
+    fn known_services(&self, namespace: &str) -> Vec<Arc<Service>> {
+        let mut tables = self.tables();
+        let (own, kubernetes) = tables.services(&self.client, namespace);
+        let (own, kubernetes) = (own.seen.borrow().clone(), kubernetes.seen.borrow().clone());
+        together(namespace, own.unwrap_or_default(), kubernetes.flatten())
+    }
+
     fn trust_bundles(&self) -> Answer<'_, Result<TrustBundles, ObjectError>> {
         Box::pin(self.all_trust_bundles())
     }
@@ -277,10 +303,10 @@ impl Objects for ApiObjects {
         let wanted = references::of(pod);
         let before = tables.pods.insert(uid.clone(), (namespace.clone(), References::default()));
         for name in &wanted.config_maps {
-            hold::<ConfigMap>(&mut tables, &namespace, name, &uid);
+            self.hold::<ConfigMap>(&mut tables, &namespace, name, &uid);
         }
         for name in &wanted.secrets {
-            hold::<Secret>(&mut tables, &namespace, name, &uid);
+            self.hold::<Secret>(&mut tables, &namespace, name, &uid);
         }
         if let Some((_, before)) = before {
             for name in before.config_maps.difference(&wanted.config_maps) {
@@ -290,6 +316,7 @@ impl Objects for ApiObjects {
                 release::<Secret>(&mut tables, &namespace, name, &uid);
             }
         }
+        tables.services(&self.client, &namespace);
         tables.pods.insert(uid, (namespace, wanted));
     }
 
@@ -324,22 +351,9 @@ fn missing<T: Kind>(name: &str) -> ObjectError {
     ObjectError::NotFound { kind, name: name.to_owned() }
 }
 
-fn hold<T: Held>(tables: &mut Tables, namespace: &str, name: &str, uid: &str) {
-    let key = (namespace.to_owned(), name.to_owned());
-    tables.comers += 1;
-    let comer = tables.comers;
-    let entry = T::table(tables).entry(key).or_insert_with(|| Entry {
-        pods: BTreeSet::new(),
-        value: None,
-        fixed: None,
-        read: None,
-        last_comer: 0,
-    });
-    // A pod that comes is to see what there is now. One that is gone over once more is not, or nothing would be kept.
-    if entry.pods.insert(uid.to_owned()) {
-        entry.read = None;
-        entry.last_comer = comer;
-    }
+/// What gives variables in a namespace. In its own, `kubernetes` is among the others.
+fn together(namespace: &str, own: Services, kubernetes: Option<Arc<Service>>) -> Vec<Arc<Service>> {
+    own.into_values().chain(kubernetes.filter(|_| namespace != "default")).collect()
 }
 
 fn release<T: Held>(tables: &mut Tables, namespace: &str, name: &str, uid: &str) {
@@ -392,4 +406,100 @@ fn follow_all<T: Kind>(client: &Client, namespace: &str, fields: &str) -> Follow
         }
     });
     Follower { seen, task: task.abort_handle() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use bytes::Bytes;
+    use http::{Request, Response, header};
+    use http_body_util::{BodyExt as _, Full};
+    use proto::api::core::v1::PodSpec;
+
+    use super::*;
+    use crate::api::{ApiError, Body, ClientOptions, Transport};
+
+    /// A server that tells what there is to whom lists it, while it is there, and notes what it was asked.
+    #[derive(Default)]
+    struct Server {
+        away: AtomicBool,
+        asked: Mutex<Vec<String>>,
+    }
+
+    impl Transport for Server {
+        fn send<'a>(&'a self, request: Request<Bytes>) -> Answer<'a, Result<Response<Body>, ApiError>> {
+            if self.away.load(Ordering::Relaxed) {
+                return Box::pin(std::future::ready(Err(ApiError::Connect("refused".into()))));
+            }
+            if request.uri().query().is_some_and(|query| query.contains("watch=")) {
+                return Box::pin(std::future::pending());
+            }
+            self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(request.uri().to_string());
+            let (kind, namespace, name) = match request.uri().path() {
+                "/api/v1/namespaces/ns/configmaps" => ("ConfigMap", "ns", "settings"),
+                "/api/v1/namespaces/ns/secrets" => ("Secret", "ns", "key"),
+                "/api/v1/namespaces/ns/services" => ("Service", "ns", "web"),
+                _ => ("Service", "default", "kubernetes"),
+            };
+            let text = format!(
+                r#"{{"kind":"{kind}List","apiVersion":"v1","metadata":{{"resourceVersion":"7"}},
+                    "items":[{{"metadata":{{"name":"{name}","namespace":"{namespace}"}}}}]}}"#
+            );
+            let answer = Response::builder()
+                .header(header::CONTENT_TYPE, "application/json")
+                .body(Full::new(Bytes::from(text)).map_err(Into::into).boxed_unsync())
+                .map_err(|e| ApiError::Malformed(e.to_string()));
+            Box::pin(std::future::ready(answer))
+        }
+    }
+
+    fn objects() -> (Arc<Server>, ApiObjects) {
+        let server = Arc::new(Server::default());
+        let client = Client::new(server.clone(), &ClientOptions::default());
+        (server, ApiObjects::new(client, Strategy::Watch))
+    }
+
+    fn names(services: &[Arc<Service>]) -> Vec<&str> {
+        services.iter().map(|service| service.name()).collect()
+    }
+
+    /// A container that an agent before this one had started stayed down when it crashed while the API server was away.
+    #[tokio::test(start_paused = true)]
+    async fn what_a_pod_refers_to_is_known_before_it_is_asked_for() {
+        let (server, objects) = objects();
+        let json = r#"{"containers":[{"name":"c","envFrom":[{"configMapRef":{"name":"settings"}},
+            {"secretRef":{"name":"key"}}]}]}"#;
+        let spec: serde_json::Value = serde_json::from_str(json).expect("text");
+        let spec: PodSpec = crate::wire_json::from_value("k8s.io.api.core.v1.PodSpec", &spec).expect("a spec");
+        let mut pod = Pod { spec: Some(spec), ..Pod::default() };
+        let meta = pod.metadata.get_or_insert_default();
+        (meta.namespace, meta.uid) = ("ns".into(), "u".into());
+        objects.register(&pod);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        server.away.store(true, Ordering::Relaxed);
+        objects.register(&pod);
+        assert!(objects.config_map("ns", "settings").await.is_ok());
+        assert!(objects.secret("ns", "key").await.is_ok());
+        assert_eq!(names(&objects.services("ns").await.expect("known")), ["web", "kubernetes"]);
+        let asked = server.asked.lock().unwrap_or_else(PoisonError::into_inner).len();
+        assert_eq!(asked, 4, "each of them once");
+    }
+
+    /// A control plane that was to start on this node waited for its own API server.
+    #[tokio::test(start_paused = true)]
+    async fn services_that_are_known_are_not_waited_for() {
+        let (server, objects) = objects();
+        server.away.store(true, Ordering::Relaxed);
+        let begun = Instant::now();
+        assert!(objects.known_services("ns").is_empty());
+        assert!(begun.elapsed().is_zero());
+        assert!(matches!(objects.services("ns").await, Err(ObjectError::NotSynced)));
+        server.away.store(false, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(names(&objects.known_services("ns")), ["web", "kubernetes"]);
+        assert_eq!(names(&objects.known_services("default")), Vec::<&str>::new(), "not yet listed");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(names(&objects.known_services("default")), ["kubernetes"]);
+    }
 }

@@ -61,6 +61,10 @@ pub trait Objects: Send + Sync + 'static {
     fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Result<Arc<Secret>, ObjectError>>;
     /// The services that give environment variables to pods of a namespace: its own, and `default/kubernetes`.
     fn services<'a>(&'a self, namespace: &'a str) -> Answer<'a, Result<Vec<Arc<Service>>, ObjectError>>;
+    /// Those of [`Objects::services`] that are known by now; nothing is waited for.
+    fn known_services(&self, _namespace: &str) -> Vec<Arc<Service>> {
+        Vec::new()
+    }
     /// All trust bundles of the cluster, by name.
     fn trust_bundles(&self) -> Answer<'_, Result<TrustBundles, ObjectError>> {
         Box::pin(std::future::ready(Err(ObjectError::NoBundles)))

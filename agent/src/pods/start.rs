@@ -13,6 +13,7 @@ use crate::carried::Carried;
 use crate::env::{EnvContext, container_env};
 use crate::events::EventType;
 use crate::images::puller::Wanted;
+use crate::objects::{ObjectError, Objects};
 use crate::pleg::observed::Observed;
 use crate::pod::container_config::{ContainerInputs, container_config};
 use crate::pod::expand::NOT_TEXT;
@@ -157,7 +158,7 @@ impl StartContext<'_> {
         let (shared, pod) = (self.shared, self.pod);
         let attempt = self.attempt(container);
         let host_ips = shared.host_ips();
-        let services: Vec<Arc<Service>> = shared.objects.services(pod.namespace()).await.map_err(|e| e.to_string())?;
+        let services = services(&*shared.objects, pod).await.map_err(|e| e.to_string())?;
         let node = shared.node.borrow().clone();
         let context = EnvContext {
             pod_ips: self.ips,
@@ -294,6 +295,15 @@ impl StartContext<'_> {
     }
 }
 
+/// The services that give the pod variables. A static pod starts with those that are known: it may be what the API server
+/// runs in, and then nobody else would tell.
+async fn services(objects: &dyn Objects, pod: &Pod) -> Result<Vec<Arc<Service>>, ObjectError> {
+    match pod.is_static() {
+        true => Ok(objects.known_services(pod.namespace())),
+        false => objects.services(pod.namespace()).await,
+    }
+}
+
 /// In a pod with users of its own all files are theirs as they would be the node's: volumes, what plugins give, and images,
 /// for which a runtime needs to know it when it unpacks them.
 fn map_users(mounts: &mut [cri::Mount], own: Option<&cri::UserNamespace>) {
@@ -343,6 +353,39 @@ fn termination_log(pod_dir: &Path, container: &str) -> std::io::Result<PathBuf> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::objects::{Answer, NoObjects};
+    use proto::api::core::v1::ConfigMap;
+
+    /// Without an API server no static pod started, not even the one that an API server is.
+    #[tokio::test]
+    async fn a_static_pod_starts_without_the_services_that_nobody_tells_of() {
+        struct Unheard;
+        impl Objects for Unheard {
+            fn config_map<'a>(
+                &'a self,
+                namespace: &'a str,
+                name: &'a str,
+            ) -> Answer<'a, Result<Arc<ConfigMap>, ObjectError>> {
+                NoObjects.config_map(namespace, name)
+            }
+            fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Result<Arc<Secret>, ObjectError>> {
+                NoObjects.secret(namespace, name)
+            }
+            fn services<'a>(&'a self, _: &'a str) -> Answer<'a, Result<Vec<Arc<Service>>, ObjectError>> {
+                Box::pin(std::future::ready(Err(ObjectError::NotSynced)))
+            }
+            fn known_services(&self, _: &str) -> Vec<Arc<Service>> {
+                vec![Arc::default()]
+            }
+            fn register(&self, _: &Pod) {}
+            fn unregister(&self, _: &str) {}
+        }
+        let mut pod = Pod::default();
+        assert!(matches!(services(&Unheard, &pod).await, Err(ObjectError::NotSynced)));
+        let source = (crate::pod::labels::CONFIG_SOURCE.to_owned(), "file".to_owned());
+        pod.metadata.get_or_insert_default().annotations.extend([source]);
+        assert_eq!(services(&Unheard, &pod).await.map(|known| known.len()).ok(), Some(1));
+    }
 
     /// Images and what device plugins mount belonged to nobody in such pods.
     #[test]
