@@ -13,7 +13,7 @@ use crate::pod::resize::{Given, Plan};
 use crate::pod::spec::PodExt;
 use crate::pod::step::Actions;
 use crate::status::conditions::{RESIZE_IN_PROGRESS, RESIZE_PENDING};
-use crate::status::generate::Override;
+use crate::status::generate::{DEADLINE_EXCEEDED, Override};
 use crate::status::manager::{CONTAINERS_FOLLOW, END_FOLLOWS};
 use crate::status::{Inputs, generate, in_use, terminate};
 
@@ -113,8 +113,8 @@ impl Worker {
             return false;
         }
         let message = "Pod was active on the node longer than the specified deadline";
-        self.shared.recorder.pod(&self.pod, EventType::Normal, "DeadlineExceeded", message);
-        let imposed = Override { reason: "DeadlineExceeded".into(), message: message.into(), disruption: None };
+        self.shared.recorder.pod(&self.pod, EventType::Normal, DEADLINE_EXCEEDED, message);
+        let imposed = Override { reason: DEADLINE_EXCEEDED.into(), message: message.into(), disruption: None };
         self.imposed = Some(imposed);
         true
     }

@@ -30,6 +30,9 @@ pub struct StartError {
     pub message: String,
 }
 
+/// Why a pod ends that has a deadline.
+pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+
 /// An end that the agent itself imposes: deadline, eviction, preemption, shutdown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Override {
@@ -37,6 +40,14 @@ pub struct Override {
     pub message: String,
     /// `DisruptionTarget` reason, where the end is a disruption.
     pub disruption: Option<String>,
+}
+
+impl Override {
+    /// Whether the pod's conditions tell of it at once. Of one that is killed they say how its containers are, until all have
+    /// ended.
+    fn shows_at_once(&self) -> bool {
+        self.reason == DEADLINE_EXCEEDED
+    }
 }
 
 pub struct Inputs<'a> {
@@ -74,10 +85,15 @@ pub fn generate(inputs: &Inputs<'_>) -> PodStatus {
     status.ephemeral_container_statuses = statuses(inputs, &ephemeral, &old.ephemeral_container_statuses, false);
     status.ephemeral_container_statuses.sort_by(|a, b| a.name.cmp(&b.name));
     set_started_and_ready(inputs, &mut status);
-    set_phase(inputs, &api, &mut status);
+    let by_containers = set_phase(inputs, &api, &mut status);
 
     let foreign: Vec<_> = api.conditions.iter().filter(|c| !is_owned(&c.r#type)).cloned().collect();
+    let ends_later = inputs.imposed.is_some_and(|imposed| !imposed.shows_at_once())
+        && !is_terminal(&api.phase)
+        && inputs.observed.running().next().is_some();
+    let imposed = ends_later.then(|| std::mem::replace(&mut status.phase, by_containers.to_owned()));
     let own = owned(pod, inputs.observed, &status, old, &foreign);
+    status.phase = imposed.unwrap_or(status.phase);
     status.conditions = foreign;
     status.conditions.extend(own);
     if let Some(reason) = inputs.imposed.and_then(|i| i.disruption.as_ref().map(|r| (r, &i.message))) {
@@ -171,13 +187,15 @@ fn probe_status(inputs: &Inputs<'_>, status: &mut ContainerStatus) {
     status.ready = started && inputs.probes.ready(&status.name, id);
 }
 
-fn set_phase(inputs: &Inputs<'_>, api: &PodStatus, status: &mut PodStatus) {
+/// Returns what the containers alone would make it.
+fn set_phase(inputs: &Inputs<'_>, api: &PodStatus, status: &mut PodStatus) -> &'static str {
     let (pod, old) = (inputs.pod, inputs.old);
     let all: Vec<ContainerStatus> =
         status.container_statuses.iter().chain(&status.init_container_statuses).cloned().collect();
     // What ran in a sandbox of before does not count: a pod whose sandbox is made anew starts once more.
     let initialized = pod.spec().containers.iter().any(|c| inputs.observed.is_in_sandbox(&c.name));
-    status.phase = phase(pod, &all, inputs.terminal, initialized).to_owned();
+    let by_containers = phase(pod, &all, inputs.terminal, initialized);
+    status.phase = by_containers.to_owned();
     if !is_terminal(&status.phase) {
         // A pod never comes back from its end.
         if let Some(ended) = [&old.phase, &api.phase].into_iter().find(|p| is_terminal(p)) {
@@ -200,6 +218,7 @@ fn set_phase(inputs: &Inputs<'_>, api: &PodStatus, status: &mut PodStatus) {
         status.reason.clone_from(&api.reason);
         status.message.clone_from(&api.message);
     }
+    by_containers
 }
 
 /// Resources of the pod as a whole: allocated requests, and what requests and limits add up to.
@@ -301,6 +320,44 @@ mod tests {
         };
         assert_eq!(phase_with(record("a0", "a", "old", RunState::Exited)), "Pending");
         assert_eq!(phase_with(record("a1", "a", "new", RunState::Running)), "Running");
+    }
+
+    /// A pod that was evicted lost its traffic at once, and not as its containers did.
+    #[test]
+    fn a_pod_that_is_killed_is_ready_as_long_as_its_containers_are() {
+        let containers = vec![Container { name: "a".into(), ..Default::default() }];
+        let spec = PodSpec { containers, restart_policy: "Always".into(), ..Default::default() };
+        let conditions = |reason: &str, state| {
+            let record = ContainerRecord { id: "id".into(), name: "a".into(), state, ..Default::default() };
+            let api = PodStatus { phase: "Running".into(), ..Default::default() };
+            let pod = Pod { spec: Some(spec.clone()), status: Some(api), ..Default::default() };
+            let imposed = Override { reason: reason.into(), message: String::new(), disruption: None };
+            let status = generate(&Inputs {
+                pod: &pod,
+                observed: &Observed { sandboxes: vec![], containers: vec![record] },
+                // As it was when the first of two looks told of the end.
+                old: &PodStatus { phase: "Failed".into(), ..Default::default() },
+                start_errors: &HashMap::new(),
+                probes: &Verdicts::default().of(&pod),
+                runtime: "containerd",
+                host_ips: &[],
+                terminal: state == RunState::Exited,
+                imposed: Some(&imposed),
+                recursive_read_only: false,
+                stop_signals: false,
+                resize: vec![],
+                now: Time::default(),
+            });
+            assert_eq!((status.phase.as_str(), status.reason.as_str()), ("Failed", reason));
+            let of = |kind: &str| {
+                let condition = status.conditions.iter().find(|c| c.r#type == kind);
+                condition.map(|c| format!("{} {}", c.status, c.reason)).unwrap_or_default()
+            };
+            [of("Ready"), of("ContainersReady")]
+        };
+        assert_eq!(conditions("Evicted", RunState::Running), ["True "; 2]);
+        assert_eq!(conditions("Evicted", RunState::Exited), ["False PodFailed"; 2]);
+        assert_eq!(conditions("DeadlineExceeded", RunState::Running), ["False PodFailed"; 2]);
     }
 
     /// After a reboot the runtime only knows that the containers went: what ended the pod is what was told of it.

@@ -26,7 +26,7 @@ use crate::pods_api::PodFeed;
 use super::conditions::{self, is_owned};
 use super::patch::status_patch;
 use super::phase::is_terminal;
-use super::{start_time, wording};
+use super::{end, start_time, wording};
 
 /// Requests under way at once.
 const PARALLEL: usize = 16;
@@ -383,6 +383,7 @@ impl Task {
         let (api, desired) = (entry.api.as_ref()?, entry.desired.as_ref()?);
         let current = api.status.as_ref().map_or_else(Cow::default, Cow::Borrowed);
         let mut merged = merge(&current, desired, entry.may_run);
+        end::keep(api, &mut merged);
         wording::adopt(&current, &mut merged);
         // Mostly nothing differs, which is seen without the trees of both.
         let patch = if merged == *current { None } else { status_patch(api.uid(), &current, &merged) };

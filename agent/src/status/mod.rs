@@ -4,6 +4,7 @@
 
 pub mod conditions;
 mod containers;
+mod end;
 mod finish;
 mod found;
 pub mod generate;
