@@ -75,14 +75,21 @@ pub fn pod_limits(pod: &Pod, node: &NodeResources, pids: i64) -> Limits {
     limits
 }
 
-/// Whether the whole pod, or each container of it, has a limit.
+/// Whether the whole pod, or each container of it, has a limit. An init container without one has that of the sidecars that
+/// run beside it by then.
 fn every_container_has(pod: &Pod, name: &str) -> bool {
     let spec = pod.spec();
     if spec.resources.as_ref().is_some_and(|whole| milli_of(&whole.limits, name) > 0) {
         return true;
     }
     let has = |c: &Container| c.resources.as_ref().is_some_and(|r| milli_of(&r.limits, name) > 0);
-    spec.containers.iter().all(has) && spec.init_containers.iter().all(|c| !is_sidecar(c) || has(c))
+    let mut sidecar_has = false;
+    let init_has = |c: &Container| {
+        let own = has(c);
+        sidecar_has |= own && is_sidecar(c);
+        own || sidecar_has
+    };
+    spec.containers.iter().all(has) && spec.init_containers.iter().all(init_has)
 }
 
 fn huge_page_bytes(limits: &std::collections::BTreeMap<String, i64>, size: &str) -> i64 {
@@ -173,6 +180,27 @@ mod tests {
         assert_eq!((all.cpu_shares, all.cpu_quota, all.memory), (Some(204), Some((40_000, 100_000)), Some(2 << 20)));
         let some = pod_limits(&pod(vec![limited, container(&[], &[])]), &node, 50);
         assert_eq!((some.cpu_shares, some.cpu_quota, some.memory, some.pids), (Some(102), None, None, Some(50)));
+    }
+
+    /// What prepares a pod and may use what it likes had to do with what the regular containers may use.
+    #[test]
+    fn an_init_container_without_a_limit_leaves_its_pod_without_one() {
+        let limited = container(&[("cpu", "100m")], &[("cpu", "200m"), ("memory", "1Mi")]);
+        let open = container(&[("cpu", "100m")], &[]);
+        let sidecar = |c: &Container| Container { restart_policy: Some("Always".into()), ..c.clone() };
+        let limits = |init: &[Container]| {
+            let mut pod = pod(vec![limited.clone()]);
+            pod.spec.get_or_insert_default().init_containers = init.to_vec();
+            let limits = pod_limits(&pod, &NodeResources::default(), 0);
+            (limits.cpu_quota.map(|(quota, _)| quota), limits.memory)
+        };
+        assert_eq!(limits(std::slice::from_ref(&limited)), (Some(20_000), Some(1 << 20)));
+        for without in [&open, &sidecar(&open)] {
+            assert_eq!(limits(std::slice::from_ref(without)), (None, None));
+            assert_eq!(limits(&[without.clone(), sidecar(&limited)]), (None, None));
+            assert_eq!(limits(&[limited.clone(), without.clone()]), (None, None));
+            assert_eq!(limits(&[sidecar(&limited), without.clone()]), (Some(40_000), Some(2 << 20)));
+        }
     }
 
     #[test]

@@ -8,6 +8,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use super::limits::{Found, Limits, cpu_weight};
 
 /// Controllers that pods use.
@@ -82,8 +85,9 @@ impl Tree {
         let set = |file: &str, value: String| {
             let path = at.join(file);
             match fs::write(&path, value) {
-                // The controller is not built in, or a page size has gone.
-                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+                // The controller is not built in, or a page size has gone. Here a file that is not there may not be made,
+                // and that is all that the kernel says of it.
+                Err(e) if e.kind() == io::ErrorKind::NotFound || at.is_dir() && !path.exists() => Ok(()),
                 result => result.map_err(refused("cannot set", &path)),
             }
         };
@@ -138,15 +142,22 @@ impl Tree {
     /// Something in it does not end.
     pub fn remove(&self, name: &Path) -> Result<(), CgroupError> {
         let at = self.root.join(name);
-        match fs::write(at.join("cgroup.kill"), "1") {
-            Ok(()) => {}
-            Err(_) if !at.is_dir() => return Ok(()),
-            Err(e) => return Err(refused("cannot end the processes of", &at)(e)),
+        // Kernels before 5.14 have no such file.
+        let all_at_once = at.join("cgroup.kill");
+        let one_by_one = !all_at_once.exists();
+        if !one_by_one
+            && let Err(e) = fs::write(all_at_once, "1")
+            && at.is_dir()
+        {
+            return Err(refused("cannot end the processes of", &at)(e));
         }
         // Killed processes leave a moment later; the kernel tells of it by a changed `cgroup.events`, which is not worth
         // a watch for the few milliseconds that this takes.
         let limit = Instant::now() + END_OF_PROCESSES;
         loop {
+            if one_by_one {
+                kill_below(&at);
+            }
             match remove_below(&at) {
                 Ok(()) => return Ok(()),
                 Err(e) if e.raw_os_error() == Some(nix::libc::EBUSY) && Instant::now() < limit => {
@@ -173,6 +184,20 @@ fn hand_down(at: &Path, controllers: &[&str]) -> Result<(), CgroupError> {
     fs::write(&path, missing.join(" ")).map_err(refused("cannot hand down controllers in", &path))
 }
 
+/// Ends the processes of a cgroup and of all below it. What they begin meanwhile is there the next time.
+fn kill_below(at: &Path) {
+    let processes = fs::read_to_string(at.join("cgroup.procs")).unwrap_or_default();
+    // Zero stands for one that is not in our namespace; to the kernel it is all of our own group.
+    for process in processes.lines().filter_map(|line| line.trim().parse().ok()).filter(|process: &i32| *process > 0) {
+        // Which has ended already, if it cannot be.
+        let _ = kill(Pid::from_raw(process), Signal::SIGKILL);
+    }
+    let Ok(entries) = fs::read_dir(at) else { return };
+    for entry in entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
+        kill_below(&entry.path());
+    }
+}
+
 /// Removes cgroups deepest first; their files go with them.
 fn remove_below(at: &Path) -> io::Result<()> {
     let gone_is_fine = |result: io::Result<()>| match result {
@@ -189,4 +214,37 @@ fn remove_below(at: &Path) -> io::Result<()> {
         Err(e) => return Err(e),
     }
     gone_is_fine(fs::remove_dir(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without the file that ends all at once nothing was ended, and the pod was there for ever.
+    #[test]
+    fn processes_are_ended_one_by_one_where_the_kernel_knows_no_better() {
+        use std::os::unix::process::ExitStatusExt as _;
+        let root = std::env::temp_dir().join(format!("node-agent-kill-{}", crate::backoff::random_below(u32::MAX)));
+        fs::create_dir_all(root.join("pod/container")).expect("folders");
+        let mut processes = ["pod", "pod/container"].map(|cgroup| {
+            let process = std::process::Command::new("sleep").arg("100").spawn().expect("sleeps");
+            // The first of them is somewhere else, and nobody is to guess where.
+            fs::write(root.join(cgroup).join("cgroup.procs"), format!("0\n{}\n", process.id())).expect("writes");
+            process
+        });
+        let tree = Tree::new(&root);
+        assert!(tree.remove(Path::new("pod")).is_err(), "a plain folder with files is not removed as a cgroup is");
+        let ends = processes.each_mut().map(|process| process.wait().expect("ends").signal());
+        assert_eq!(ends, [Some(nix::libc::SIGKILL); 2]);
+        assert!(tree.remove(Path::new("none")).is_ok());
+        fs::remove_dir_all(root).expect("removes");
+    }
+
+    /// Asked to write where there is no file, this kind of file system says that it may not be made.
+    #[test]
+    fn what_the_kernel_has_no_file_for_is_passed_over() {
+        let limits = Limits { pids: Some(1), huge_pages: vec![("2MB".into(), 0)], ..Limits::default() };
+        let tree = Tree::new("/sys");
+        assert!(tree.limit(Path::new("kernel"), &limits).is_ok());
+    }
 }

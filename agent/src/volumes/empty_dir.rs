@@ -11,6 +11,7 @@ use nix::mount::{MsFlags, mount};
 use proto::api::core::v1::{EmptyDirVolumeSource, Node, Pod};
 
 use crate::pod::quantity::whole;
+use crate::pod::resources::NodeResources;
 use crate::pod::spec::PodExt;
 
 use super::{mount_table, ownership};
@@ -131,19 +132,9 @@ pub fn memory_size(pod: &Pod, node: &Node, source: Option<&EmptyDirVolumeSource>
     [own, memory_limit(pod), allocatable].into_iter().flatten().filter(|size| *size > 0).min()
 }
 
-/// The memory that the containers of a pod may use together; none when one of them has no limit.
+/// The memory that the pod's cgroup is limited to, which the node says nothing about.
 fn memory_limit(pod: &Pod) -> Option<i64> {
-    let spec = pod.spec();
-    if let Some(limit) = spec.resources.as_ref().and_then(|r| r.limits.get("memory")) {
-        return Some(whole(limit));
-    }
-    let limit = |c: &proto::api::core::v1::Container| c.resources.as_ref()?.limits.get("memory").map(whole);
-    let regular: Option<Vec<i64>> = spec.containers.iter().map(limit).collect();
-    let sidecars: Option<Vec<i64>> =
-        spec.init_containers.iter().filter(|c| crate::pod::spec::is_sidecar(c)).map(limit).collect();
-    let sum = regular?.into_iter().chain(sidecars?).fold(0i64, i64::saturating_add);
-    let largest_init = spec.init_containers.iter().filter_map(limit).max().unwrap_or(0);
-    Some(sum.max(largest_init))
+    crate::cgroups::pod_limits(pod, &NodeResources::default(), 0).memory
 }
 
 fn mount_huge_pages(path: &Path, medium: &str, pod: &Pod) -> Result<(), String> {
@@ -192,6 +183,27 @@ mod tests {
         let heading = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
         assert!(!has_swap("") && !has_swap(heading));
         assert!(has_swap(&format!("{heading}/swapfile file 2097148 0 -2\n")));
+    }
+
+    /// A volume was as small as regular containers may grow, though an init container that fills it may grow as it likes.
+    #[test]
+    fn a_volume_in_memory_is_as_large_as_its_pod_may_grow() {
+        let container = |memory: Option<&str>| {
+            let list = |amount: &str| {
+                let amount = proto::apimachinery::pkg::api::resource::Quantity { string: amount.into() };
+                [("memory".to_owned(), amount)].into()
+            };
+            let limits = memory.map(list).unwrap_or_default();
+            Container { resources: Some(ResourceRequirements { limits, ..Default::default() }), ..Default::default() }
+        };
+        let size = |init: Option<&str>, regular: Option<&str>| {
+            let (init_containers, containers) = (vec![container(init)], vec![container(regular)]);
+            let spec = PodSpec { init_containers, containers, ..Default::default() };
+            memory_size(&Pod { spec: Some(spec), ..Default::default() }, &Node::default(), None)
+        };
+        assert_eq!(size(Some("1Mi"), Some("2Mi")), Some(2 << 20));
+        assert_eq!(size(Some("3Mi"), Some("2Mi")), Some(3 << 20));
+        assert_eq!([size(None, Some("2Mi")), size(Some("3Mi"), None), size(None, None)], [None; 3]);
     }
 
     #[test]
