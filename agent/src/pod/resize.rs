@@ -300,6 +300,8 @@ mod tests {
         let planned = plan(&pod, &observed, &before, &mut actions);
         assert!(planned.pod && planned.memory.is_empty() && actions.is_empty());
         assert_eq!(planned.cpu.iter().map(|u| u.name.as_str()).collect::<Vec<_>>(), ["none"]);
+        let first = plan(&pod, &observed, &given(Some(ResourceRequirements::default())), &mut actions);
+        assert!(first.pod && first.memory.len() == 1 && first.cpu.len() == 1, "it had none");
         observed.containers.iter_mut().for_each(|c| c.state = RunState::Exited);
         assert!(!in_progress(&pod, &observed, &before), "what starts next starts with it");
     }

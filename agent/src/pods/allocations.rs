@@ -147,6 +147,9 @@ impl Allocations {
             for (name, own) in &allocation.containers {
                 given.containers.entry(name.clone()).or_insert_with(|| own.clone());
             }
+            if given.pod.is_none() {
+                given.pod.clone_from(&allocation.pod);
+            }
         }
         let table = |entries| Table { entries, ..Table::default() };
         let inner = Inner { allocated: table(allocated), actuated: table(actuated), ..Inner::default() };
@@ -185,6 +188,16 @@ impl Allocations {
         inner.allocated.touch(uid);
         drop(inner);
         self.tell(is_new);
+    }
+
+    /// Allocates what a resize asks for. Where nobody has noted what the pod as a whole was given, it was what it had been
+    /// allocated, or nothing: with no note of it, it would pass for resized.
+    pub fn resize(&self, uid: &str, allocation: Allocation) {
+        if allocation.pod.is_some() && self.given_pod(uid).is_none() {
+            let had = self.allocated(uid).and_then(|before| before.pod).unwrap_or_default();
+            self.give_pod(uid, Some(had));
+        }
+        self.allocate(uid, allocation);
     }
 
     /// There is something to write; what `may_wait` is a pod that comes or goes.

@@ -14,6 +14,9 @@ use crate::pod::spec::{PodExt, find_container};
 
 use super::Shared;
 
+/// No limit, as it is written and as it compares.
+const UNLIMITED: i64 = -1;
+
 /// A resize of one pod while it is carried out.
 pub struct Resizing<'a> {
     pub shared: &'a Shared,
@@ -26,11 +29,10 @@ impl Resizing<'_> {
     /// The text of the condition; what was done stays done, and the rest is planned again.
     pub async fn run(&self, plan: Plan) -> Result<(), String> {
         let before = self.shared.allocations.given_to(self.pod);
-        let node = &self.shared.config.resources;
         // Without a limit of its own a pod keeps what its cgroup has.
-        let mut now = pod_limits(before.as_ref().unwrap_or(self.pod), node, 0);
-        let wanted = pod_limits(self.pod, node, 0);
-        self.check_memory(&plan, wanted.memory.filter(|wanted| greater(now.memory, Some(*wanted)))).await?;
+        let mut now = self.limits(before.as_ref().unwrap_or(self.pod));
+        let wanted = self.limits(self.pod);
+        self.check_memory(&plan, wanted.memory.filter(|wanted| now.memory.is_none_or(|now| now > *wanted))).await?;
         if !plan.memory.is_empty() || plan.pod {
             let (more, less) = renewals(now.memory_kept.unwrap_or_default(), wanted.memory_kept.unwrap_or_default());
             self.keep(more).await?;
@@ -68,7 +70,17 @@ impl Resizing<'_> {
         Ok(())
     }
 
-    /// A limit below what is in use would end in an out-of-memory kill. `whole_pod`: the pod's, where it shrinks.
+    /// What the pod's cgroup is to have for `pod`. CPUs that are a container's own limit it by themselves.
+    fn limits(&self, pod: &Pod) -> Limits {
+        let mut limits = pod_limits(pod, &self.shared.config.resources, 0);
+        if self.shared.managers.lifts_quota(self.pod) {
+            limits.cpu_quota = limits.cpu_quota.map(|(_, period)| (UNLIMITED, period));
+        }
+        limits
+    }
+
+    /// A limit below what is in use would end in an out-of-memory kill. `whole_pod`: the pod's, where it shrinks or
+    /// is the first.
     async fn check_memory(&self, plan: &Plan, whole_pod: Option<i64>) -> Result<(), String> {
         let mut refused = Vec::new();
         if let Some((wanted, used)) = whole_pod.zip(self.shared.cgroups.memory_usage(self.pod)) {
@@ -122,9 +134,14 @@ impl Resizing<'_> {
             let amounts = Amounts::mixed(cpu, update.desired);
             let given = amounts.put_into(&container.resources.clone().unwrap_or_default());
             let changed = Container { resources: Some(given.clone()), ..container.into_owned() };
+            let mut resources = container_resources(self.pod, &changed, &self.shared.config.resources);
+            let managers = &self.shared.managers;
+            if managers.lifts_quota(self.pod) && !managers.exclusive(self.pod, &changed).is_empty() {
+                lift_quota(&mut resources);
+            }
             let request = cri::UpdateContainerResourcesRequest {
                 container_id: update.container_id.clone(),
-                linux: Some(container_resources(self.pod, &changed, &self.shared.config.resources)),
+                linux: Some(resources),
                 ..Default::default()
             };
             self.shared.cri.update_container_resources(request).await.map_err(|e| e.message)?;
@@ -160,8 +177,17 @@ fn below_usage(what: &str, wanted: i64, used: i64) -> Option<String> {
     (used >= wanted).then(|| format!("attempting to set {what} memory limit ({wanted}) below current usage ({used})"))
 }
 
+/// As the container was created: its CPUs, which are its own, limit it.
+fn lift_quota(resources: &mut LinuxContainerResources) {
+    if resources.cpu_quota > 0 {
+        resources.cpu_quota = UNLIMITED;
+    }
+}
+
+/// Whether one limit is above another. A first limit is above none, as the kubelet counts: it is set before the containers
+/// change. One that is taken away is neither, and stays.
 fn greater(a: Option<i64>, b: Option<i64>) -> bool {
-    matches!((a, b), (Some(a), Some(b)) if a > b)
+    a.is_some_and(|a| a > b.unwrap_or(UNLIMITED))
 }
 
 /// What is kept for a pod before its containers change, and what after: never less than they may have.
@@ -204,6 +230,27 @@ mod tests {
             })
         };
         assert_eq!([told(Some(3), Some(2)), told(None, Some(2)), told(None, None)], [Some(3), Some(2), None]);
+    }
+
+    /// Where the last container without a limit got one, the cgroup of the pod never did.
+    #[test]
+    fn a_first_limit_is_set_before_the_containers_change() {
+        assert!(greater(Some(1), None) && !greater(None, Some(1)));
+        assert!(greater(Some(2), Some(1)) && !greater(Some(1), Some(2)) && !greater(Some(1), Some(1)));
+        assert!(!greater(Some(UNLIMITED), None) && !greater(None, None), "nothing is limited before or after");
+        assert!(greater(Some(1), Some(UNLIMITED)) && !greater(Some(UNLIMITED), Some(1)));
+    }
+
+    /// Other memory used to come with a quota, which such a container was created without.
+    #[test]
+    fn a_container_on_its_own_cpus_gets_no_quota_with_other_memory() {
+        let quota = |before: i64| {
+            let mut resources = LinuxContainerResources { cpu_quota: before, cpu_shares: 7, ..Default::default() };
+            lift_quota(&mut resources);
+            assert_eq!(resources.cpu_shares, 7);
+            resources.cpu_quota
+        };
+        assert_eq!([quota(200_000), quota(0), quota(UNLIMITED)], [UNLIMITED, 0, UNLIMITED]);
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl Manager {
         let recorder = &self.shared.recorder;
         match refused {
             None => {
-                allocations.allocate(uid, Allocation::of(pod));
+                allocations.resize(uid, Allocation::of(pod));
                 allocations.clear_pending(uid);
                 allocations.begin(uid, generation, crate::clock::now());
                 let message = told(pod, generation, "", "Pod resize started");

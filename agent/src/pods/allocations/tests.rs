@@ -177,6 +177,34 @@ fn what_a_container_was_given_without_a_note_is_what_its_pod_was_allocated() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
+/// A resize of such a pod as a whole was told to be complete, and nothing had been done.
+#[test]
+fn what_a_pod_was_given_without_a_note_is_what_it_had_before_its_resize() {
+    let dir = std::env::temp_dir().join(format!("allocations-whole-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let whole = |pod: Option<&str>| Allocation { pod: pod.map(requests), ..allocation("1") };
+    let state = Allocations::open(&dir, |d| panic!("{d}"));
+    state.allocate("noted", whole(Some("2")));
+    state.give_pod("noted", Some(requests("1")));
+    for (uid, before) in [("with", Some("2")), ("without", None)] {
+        state.allocate(uid, whole(before));
+    }
+    state.write();
+    let given = |state: &Allocations| ["noted", "with", "without"].map(|uid| state.given_pod(uid));
+    let found = Allocations::open(&dir, |d| panic!("{d}"));
+    assert_eq!(given(&found), [Some(requests("1")), Some(requests("2")), None], "the next agent's");
+    for state in [&state, &found] {
+        for uid in ["noted", "with", "without"] {
+            state.resize(uid, whole(Some("3")));
+        }
+        let nothing = ResourceRequirements::default();
+        assert_eq!(given(state), [Some(requests("1")), Some(requests("2")), Some(nothing)]);
+    }
+    found.resize("of its containers", allocation("2"));
+    assert_eq!(found.given_pod("of its containers"), None);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
 #[test]
 fn a_refusal_is_news_once_and_the_longest_wait_comes_first() {
     let dir = std::env::temp_dir().join(format!("allocations-{}", std::process::id()));
