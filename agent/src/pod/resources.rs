@@ -400,24 +400,26 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> 
         return 999;
     }
     let request = |c: &Container| effective_memory_request(c);
-    let mut asked = request(container);
+    // What only the pod as a whole asks for is everybody's in equal parts.
+    let mut surplus = 0;
     if let Some(whole_pod) = &spec.resources {
         let total = bytes_of(&whole_pod.requests, "memory");
         let all: Vec<&Container> =
             spec.containers.iter().chain(spec.init_containers.iter().filter(|c| is_sidecar(c))).collect();
         let sum: i64 = all.iter().map(|c| request(c)).sum();
         if total > sum && !all.is_empty() {
-            asked += (total - sum) / i64::try_from(all.len()).unwrap_or(1);
+            surplus = (total - sum) / i64::try_from(all.len()).unwrap_or(1);
         }
     }
-    let adjust = |asked: i64| {
-        let share = i128::from(asked) * 1000 / i128::from(memory_capacity);
+    let adjust = |container: &Container| {
+        let asked = i128::from(request(container)) + i128::from(surplus);
+        let share = asked * 1000 / i128::from(memory_capacity);
         (1000 - i64::try_from(share).unwrap_or(1000)).clamp(3, 999)
     };
-    let own = adjust(asked);
+    let own = adjust(container);
     // A sidecar must not die before the container that asked for the least: it may serve any of them.
     if is_sidecar(container) && spec.init_containers.iter().any(|c| c.name == container.name) {
-        let least = spec.containers.iter().map(|c| adjust(request(c))).max().unwrap_or(own);
+        let least = spec.containers.iter().map(adjust).max().unwrap_or(own);
         return own.min(least);
     }
     own
@@ -589,6 +591,19 @@ mod tests {
         let mut p = pod(vec![container("a", &[("memory", "100Mi")], &[]), container("b", &[("memory", "6Gi")], &[])]);
         p.spec.as_mut().unwrap().init_containers = vec![side.clone()];
         assert_eq!(oom_score_adj(&p, &side, 24 << 30), 996);
+    }
+
+    /// It was held against what the container asked for itself, without its part of what the pod asks for.
+    #[test]
+    fn what_a_pod_asks_for_as_a_whole_counts_for_its_sidecars_and_for_those_that_they_outlive() {
+        let side = Container { restart_policy: Some("Always".into()), ..container("side", &[], &[]) };
+        let mut p = pod(vec![container("a", &[("memory", "2Gi")], &[])]);
+        let spec = p.spec.get_or_insert_default();
+        spec.init_containers = vec![side.clone()];
+        let requests = list(&[("memory", "6Gi")]);
+        spec.resources = Some(ResourceRequirements { requests, ..Default::default() });
+        // Two of the four that are left over are each one's.
+        assert_eq!([&side, &p.spec().containers[0]].map(|c| oom_score_adj(&p, c, 20 << 30)), [800, 800]);
     }
 
     #[test]
