@@ -118,6 +118,11 @@ fn sandbox(own: &Path, number: usize) -> cri::PodSandboxConfig {
         linux: Some(cri::LinuxPodSandboxConfig {
             security_context: Some(cri::LinuxSandboxSecurityContext {
                 namespace_options: Some(apart()),
+                // The sandbox of every pod has the runtime's own filter, which the runtime compiles each time.
+                seccomp: Some(cri::SecurityProfile {
+                    profile_type: cri::security_profile::ProfileType::RuntimeDefault.into(),
+                    localhost_ref: String::new(),
+                }),
                 ..Default::default()
             }),
             ..Default::default()
