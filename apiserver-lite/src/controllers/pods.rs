@@ -5,7 +5,11 @@ use std::sync::Arc;
 use proto::time::parse_rfc3339;
 use serde_json::Value;
 
+use crate::client::Client;
+use crate::scheduler::set_condition;
+use crate::status::{ApiError, Result};
 use crate::store::{Key, ObjectRef};
+use crate::write::DeleteOptions;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerRef {
@@ -124,6 +128,28 @@ pub fn foreign_claim(pod: &ObjectRef, claim: &ObjectRef) -> Option<String> {
     owner
         .is_none_or(|owner| owner.uid != pod.keys.uid)
         .then(|| format!("PVC {namespace}/{name} was not created for pod {namespace}/{of} (pod is not owner)"))
+}
+
+/// Marks a pod as one that a controller makes go, and deletes it. One that is gone by then is no error.
+///
+/// # Errors
+/// As a PUT of its status, and as a DELETE.
+pub async fn evict(client: &Client, pod: &ObjectRef, reason: &str, why: &str) -> Result<()> {
+    let Key { namespace, name } = &pod.key;
+    let marked = client.update_status("pods", namespace, name, |value| {
+        // Another one of its name, made meanwhile, stays.
+        if value["metadata"]["uid"] != *pod.keys.uid {
+            return Err(ApiError::not_found("", "pods", name));
+        }
+        let generation = value["metadata"]["generation"].clone();
+        set_condition(value, "DisruptionTarget", "True", reason, why, generation);
+        Ok(())
+    });
+    match marked.await {
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => client.delete_object("pods", pod, DeleteOptions::default()).await,
+    }
 }
 
 /// Neither over nor going away.

@@ -4,7 +4,7 @@
 //! for the others every node is asked ([`super::devices`]). Before the binding the allocation is written with the pod in
 //! `reservedFor`; when the binding fails, both are taken back.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -24,11 +24,13 @@ use crate::metrics::Waited;
 use crate::selectors::node_terms;
 use crate::status::{ApiError, Result};
 use crate::store::{ObjectRef, ResourceId, Store};
-use crate::tree::list;
+use crate::tree::{list, text};
 
 const CLASSES: &str = "deviceclasses.resource.k8s.io";
 /// Pods that may use one claim.
 const MOST_USERS: usize = 256;
+/// Alternatives that a request may have, as its validation says.
+const MOST_ALTERNATIVES: i64 = 8;
 
 /// Allocations that are being written, by the claim's uid, with the pod they are for.
 #[derive(Default)]
@@ -196,6 +198,26 @@ impl Claims {
         nodes.find_map(|node| self.unavailable(node).find(|(_, value)| is_own(value)).map(|(claim, _)| claim))
     }
 
+    /// How much the pod prefers what it would get on each node; None where no claim that waits names alternatives.
+    pub fn preferences(&self, nodes: &[&NodeInfo], found: &HashMap<&str, Found<'_>>) -> Option<Vec<i64>> {
+        let mut requests = self.waiting.iter().flat_map(|(_, claim)| list(&claim["spec"]["devices"], "requests"));
+        if !requests.any(|request| list(request, "firstAvailable").next().is_some()) {
+            return None;
+        }
+        let had = self.allocated.iter().map(|(_, claim)| {
+            let results = list(&claim["status"]["allocation"]["devices"], "results");
+            preference(&claim["spec"], &results.map(|result| text(result, "request")).collect())
+        });
+        let had: i64 = had.sum();
+        let would_get = |found: &Found<'_>| -> i64 {
+            let claims = self.waiting.iter().zip(found).map(|((_, claim), chosen)| {
+                preference(&claim["spec"], &chosen.iter().map(|c| c.wish.name.as_str()).collect())
+            });
+            claims.sum()
+        };
+        Some(nodes.iter().map(|node| had + found.get(node.name()).map_or(0, would_get)).collect())
+    }
+
     /// Takes what was found for the pod on a node.
     pub fn reserve(&self, pod: &PodInfo, node: &NodeInfo, found: &Found<'_>, under_way: &mut UnderWay) -> Reservation {
         let mut claims: Vec<Reserved> = self.allocated.iter().map(|(claim, _)| Reserved::new(claim, None)).collect();
@@ -212,6 +234,16 @@ impl Claims {
         }
         Reservation { claims }
     }
+}
+
+/// How much a claim's owner prefers these of its requests: the earlier among the alternatives each is, the more.
+fn preference(spec: &Value, got: &HashSet<&str>) -> i64 {
+    let requests = list(&spec["devices"], "requests");
+    let all = requests.flat_map(|request| {
+        let alternatives = list(request, "firstAvailable").zip((1..=MOST_ALTERNATIVES).rev());
+        alternatives.map(move |(sub, value)| (format!("{}/{}", text(request, "name"), text(sub, "name")), value))
+    });
+    all.filter(|(name, _)| got.contains(name.as_str())).map(|(_, value)| value).sum()
 }
 
 /// An allocation as a claim's status has it.

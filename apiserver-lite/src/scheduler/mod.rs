@@ -45,9 +45,10 @@ use self::filter::Refusal;
 use self::node::NodeInfo;
 use self::pod::PodInfo;
 pub use self::pod::{Taint, Toleration, fits_node, tolerations};
-use self::preempt::Preemption;
+use self::preempt::{Needs, Preemption};
 use self::queue::SchedulingQueue;
 pub(crate) use self::resources::requested;
+use self::score::Views;
 use self::spreading::Likeness;
 use self::topology::Topology;
 use self::volumes::{Volumes, VolumesUnderWay};
@@ -55,12 +56,11 @@ use crate::client::Client;
 use crate::components::Pulse;
 use crate::controllers::events::{Recorder, Report, Reporter};
 use crate::controllers::feed::{Change, Feed};
-use crate::controllers::pods::{PodDigest, is_terminal};
+use crate::controllers::pods::{PodDigest, evict, is_terminal};
 use crate::controllers::volumes::{self as claimed, Choice};
 use crate::selectors::LabelSelector;
 use crate::status::ApiError;
 use crate::store::{ObjectRef, ResourceId};
-use crate::write::DeleteOptions;
 
 /// The only profile, and what pods name that want it.
 const NAME: &str = "default-scheduler";
@@ -373,8 +373,9 @@ impl Scheduler {
         let promised = self.nominated.get(uid).and_then(|name| fitting.iter().find(|n| *n.name() == **name));
         let chosen = match promised {
             Some(node) => Some(node.name().to_owned()),
-            None => best(pod, &fitting, &topology, |fitting| {
-                alike.as_ref().map(|alike| spreading::crowding(pod, &self.cluster, fitting, alike))
+            None => best(pod, &fitting, &topology, |fitting| Views {
+                crowded: alike.as_ref().map(|alike| spreading::crowding(pod, &self.cluster, fitting, alike)),
+                devices: claims.preferences(fitting, &found),
             }),
         };
         // What is kept of it changes with the pod's place.
@@ -389,7 +390,8 @@ impl Scheduler {
         let nominated = self.nominated.get(uid).cloned();
         let summary = unavailable(total, refused.iter().flat_map(|(_, r)| r.reasons.iter().cloned()));
         let promised = |node: &NodeInfo| self.promised(pod, node);
-        match preempt::preempt(store, &self.cluster, pod, &volumes, &refused, nominated.as_deref(), &promised) {
+        let needs = Needs { pod, volumes: &volumes, claims: &claims };
+        match preempt::preempt(store, &self.cluster, &needs, &refused, nominated.as_deref(), &promised) {
             Preemption::Victims { node, pods } => {
                 self.nominated.insert(uid.clone(), node.clone());
                 self.remove_victims(pod, &node, &pods);
@@ -586,15 +588,8 @@ impl Scheduler {
             let (client, victim) = (self.client.clone(), victim.object.clone());
             tokio::spawn(async move {
                 let message = "default-scheduler: preempting to accommodate a higher priority pod";
-                let marked = client.update_status("pods", &victim.key.namespace, &victim.key.name, |value| {
-                    let generation = value["metadata"]["generation"].clone();
-                    set_condition(value, "DisruptionTarget", "True", "PreemptionByScheduler", message, generation);
-                    Ok(())
-                });
-                if let Err(error) = marked.await {
-                    tracing::debug!(%error, "a preempted pod is not marked");
-                }
-                if let Err(error) = client.delete_object("pods", &victim, DeleteOptions::default()).await {
+                let evicted = evict(&client, &victim, preempt::PREEMPTION, message);
+                if let Err(error) = evicted.await {
                     tracing::warn!(pod = %victim.key.name, %error, "a preempted pod is not deleted");
                 }
             });
@@ -610,17 +605,17 @@ fn report(warning: bool, reason: &'static str, action: &'static str, message: St
     Report { reporter: Reporter::Scheduler, warning, reason, action, message }
 }
 
-/// One of the best nodes, by chance where several are equally good; `crowding` tells how crowded they are.
+/// One of the best nodes, by chance where several are equally good; `views` tells what else there is to know of them.
 fn best(
     pod: &PodInfo,
     fitting: &[&NodeInfo],
     topology: &Topology<'_>,
-    crowding: impl FnOnce(&[&NodeInfo]) -> Option<Vec<i64>>,
+    views: impl FnOnce(&[&NodeInfo]) -> Views,
 ) -> Option<String> {
     if fitting.len() <= 1 {
         return fitting.first().map(|n| n.name().to_owned());
     }
-    let scores = score::scores(pod, fitting, topology, crowding(fitting).as_deref());
+    let scores = score::scores(pod, fitting, topology, views(fitting));
     let highest = scores.iter().max()?;
     let best: Vec<&&NodeInfo> = fitting.iter().zip(&scores).filter(|(_, s)| *s == highest).map(|(n, _)| n).collect();
     let at = (crate::random::fraction() * best.len() as f64) as usize;
@@ -664,6 +659,8 @@ pub fn set_condition(pod: &mut Value, kind: &str, status: &str, reason: &str, me
     }
 }
 
+#[cfg(test)]
+mod claim_tests;
 #[cfg(test)]
 mod device_tests;
 #[cfg(test)]

@@ -4,14 +4,19 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+use super::claims::Claims;
 use super::cluster::Cluster;
 use super::filter::{self, Refusal};
 use super::node::NodeInfo;
 use super::pod::PodInfo;
 use super::topology::Topology;
 use super::volumes::Volumes;
+use crate::controllers::pods::condition;
 use crate::selectors::LabelSelector;
 use crate::store::Store;
+
+/// Why pods go that make room, as their condition says.
+pub const PREEMPTION: &str = "PreemptionByScheduler";
 
 /// What making room came to.
 pub enum Preemption {
@@ -19,6 +24,13 @@ pub enum Preemption {
     Victims { node: Box<str>, pods: Vec<Arc<PodInfo>> },
     /// Nobody goes; the explanation in upstream's words.
     None(String),
+}
+
+/// Who needs room, with what it claims.
+pub struct Needs<'a> {
+    pub pod: &'a PodInfo,
+    pub volumes: &'a Volumes,
+    pub claims: &'a Claims,
 }
 
 struct Candidate {
@@ -38,17 +50,15 @@ struct Budget {
 pub fn preempt(
     store: &Store,
     cluster: &Cluster,
-    pod: &PodInfo,
-    volumes: &Volumes,
+    needs: &Needs<'_>,
     refused: &[(Box<str>, Refusal)],
     nominated: Option<&str>,
     promised: &dyn Fn(&NodeInfo) -> Vec<Arc<PodInfo>>,
 ) -> Preemption {
-    if pod.never_preempts {
+    if needs.pod.never_preempts {
         return Preemption::None("not eligible due to preemptionPolicy=Never.".into());
     }
-    let going = |n: &NodeInfo| n.pods.values().any(|p| p.object.keys.deleting && p.priority < pod.priority);
-    if nominated.and_then(|n| cluster.node(n)).is_some_and(going) {
+    if nominated.is_some_and(|name| is_awaited(store, cluster, needs.pod, refused, name)) {
         return Preemption::None("not eligible due to a terminating pod on the nominated node.".into());
     }
     let budgets = budgets(store);
@@ -58,7 +68,7 @@ pub fn preempt(
             reasons.push("Preemption is not helpful for scheduling".into());
             continue;
         };
-        match victims(store, cluster, pod, volumes, (node, promised(node)), &budgets) {
+        match victims(store, cluster, needs, (node, promised(node)), &budgets) {
             Ok(candidate) => candidates.push(candidate),
             Err(why) => reasons.extend(why),
         }
@@ -67,6 +77,32 @@ pub fn preempt(
         Some(best) => Preemption::Victims { node: best.node, pods: best.victims },
         None => Preemption::None(super::unavailable(refused.len(), reasons.into_iter())),
     }
+}
+
+/// Whether room for the pod is about to come on the node that it waits for.
+fn is_awaited(
+    store: &Store,
+    cluster: &Cluster,
+    pod: &PodInfo,
+    refused: &[(Box<str>, Refusal)],
+    nominated: &str,
+) -> bool {
+    // One that does not take the pod however many go is waited for in vain, as is one that is gone.
+    if refused.iter().any(|(name, refusal)| **name == *nominated && !refusal.resolvable) {
+        return false;
+    }
+    let node = cluster.node(nominated).filter(|node| node.object.is_some());
+    node.is_some_and(|node| node.pods.values().any(|p| p.priority < pod.priority && is_preempted(store, p)))
+}
+
+/// Whether a pod goes because it makes room. What is known of it here may be from before it was told so.
+fn is_preempted(store: &Store, pod: &PodInfo) -> bool {
+    let key = &pod.object.key;
+    let now = store.get(&"pods".into(), &key.namespace, &key.name);
+    now.filter(|now| now.keys.uid == pod.object.keys.uid && now.keys.deleting).is_some_and(|now| {
+        condition(&now.without_owners(), "DisruptionTarget")
+            .is_some_and(|c| c["status"] == "True" && c["reason"] == PREEMPTION)
+    })
 }
 
 /// What is to be kept small, most important first.
@@ -82,8 +118,7 @@ fn harm(candidate: &Candidate) -> (usize, i64, i64, usize, Reverse<i64>) {
 fn victims(
     store: &Store,
     cluster: &Cluster,
-    pod: &PodInfo,
-    volumes: &Volumes,
+    &Needs { pod, volumes, claims }: &Needs<'_>,
     (node, promised): (&NodeInfo, Vec<Arc<PodInfo>>),
     budgets: &[Budget],
 ) -> Result<Candidate, Vec<Cow<'static, str>>> {
@@ -102,6 +137,10 @@ fn victims(
     }
     if let Some(refusal) = filter::check(pod, &trial, &Topology::count(store, cluster, pod, &gone), volumes) {
         return Err(refusal.reasons);
+    }
+    // Who goes leaves its devices to its claims: they are there now or not at all.
+    if let Err(reason) = claims.find(node) {
+        return Err(vec![reason.into()]);
     }
     let (violating, fine) = split(&lower, budgets);
     let mut violations = 0;

@@ -10,9 +10,17 @@ const BEST: i64 = 100;
 const SMALL_IMAGE: i64 = 23 << 20;
 const LARGE_IMAGE: i64 = 1000 << 20;
 
-/// The total score of each node; `crowded` is how crowded each is with pods like this one, where it says nothing itself of
-/// how they are to be spread.
-pub fn scores(pod: &PodInfo, nodes: &[&NodeInfo], topology: &Topology<'_>, crowded: Option<&[i64]>) -> Vec<i64> {
+/// What is known of each node by others than this module; None where it does not matter to the pod.
+#[derive(Default)]
+pub struct Views {
+    /// How crowded it is with pods like this one, where that says nothing itself of how they are to be spread.
+    pub crowded: Option<Vec<i64>>,
+    /// How much the pod prefers the devices that it would get there.
+    pub devices: Option<Vec<i64>>,
+}
+
+/// The total score of each node.
+pub fn scores(pod: &PodInfo, nodes: &[&NodeInfo], topology: &Topology<'_>, views: Views) -> Vec<i64> {
     let mut totals = vec![0; nodes.len()];
     let mut add = |weight: i64, scores: Vec<i64>| {
         totals.iter_mut().zip(scores).for_each(|(total, score)| *total += weight * score);
@@ -36,11 +44,14 @@ pub fn scores(pod: &PodInfo, nodes: &[&NodeInfo], topology: &Topology<'_>, crowd
     if pod.spread.iter().any(|c| !c.required) {
         add(2, spread(&topology.crowding(pod, nodes)));
     }
-    if let Some(crowded) = crowded {
+    if let Some(crowded) = views.crowded {
         add(2, spread(&crowded.iter().map(|c| Some(*c as f64)).collect::<Vec<_>>()));
     }
     if topology.has_preferences() {
         add(2, between(&nodes.iter().map(|n| topology.preference(n)).collect::<Vec<_>>()));
+    }
+    if let Some(devices) = views.devices {
+        add(2, proportional(devices));
     }
     add(1, nodes.iter().map(|n| image_locality(pod, n, nodes)).collect());
     totals

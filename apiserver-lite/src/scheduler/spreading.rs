@@ -110,7 +110,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::scheduler::score::scores;
+    use crate::scheduler::score::{Views, scores};
     use crate::scheduler::tests::{object, write};
     use crate::scheduler::topology::Topology;
 
@@ -158,8 +158,8 @@ mod tests {
         let crowded = crowding(&new, &cluster, &nodes, &alike);
         assert!(crowded[2] < crowded[1] && crowded[1] < crowded[0], "{crowded:?}");
         let topology = Topology::count(&store, &cluster, &new, &[]);
-        let with = scores(&new, &nodes, &topology, Some(&crowded));
-        let without = scores(&new, &nodes, &topology, None);
+        let with = scores(&new, &nodes, &topology, Views { crowded: Some(crowded), devices: None });
+        let without = scores(&new, &nodes, &topology, Views::default());
         let gained: Vec<i64> = with.iter().zip(&without).map(|(with, without)| with - without).collect();
         assert!(gained[2] > gained[1] && gained[1] > gained[0], "{gained:?}");
         cluster.remove_pod("first");

@@ -24,17 +24,17 @@ pub async fn write(store: &Store, group: &str, plural: &str, value: Value) {
     store.commit(write).await.expect("written");
 }
 
-fn node(name: &str, cpu: &str, zone: &str) -> Value {
+pub fn node(name: &str, cpu: &str, zone: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"zone": zone}},
         "status": {"allocatable": {"cpu": cpu, "memory": "4Gi", "pods": "10"}}})
 }
 
-fn pod(name: &str, cpu: &str) -> Value {
+pub fn pod(name: &str, cpu: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "n", "labels": {"app": "a"}},
         "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}]}})
 }
 
-fn read(value: Value) -> Arc<PodInfo> {
+pub fn read(value: Value) -> Arc<PodInfo> {
     Arc::new(PodInfo::read(&object("pods", value)))
 }
 
@@ -154,7 +154,7 @@ async fn the_emptier_node_is_better() {
     let store = Store::open(None).expect("a store in memory opens");
     let topology = Topology::count(&store, &cluster, &pod, &[]);
     let nodes: Vec<&NodeInfo> = cluster.nodes().collect();
-    assert_eq!(best(&pod, &nodes, &topology, |_| None).as_deref(), Some("b"));
+    assert_eq!(best(&pod, &nodes, &topology, |_| Views::default()).as_deref(), Some("b"));
 }
 
 /// Zones without a node for the pod made a constraint weigh more than others.
@@ -176,6 +176,21 @@ async fn a_soft_constraint_weighs_by_the_places_that_the_pod_could_go_to() {
     assert_eq!(topology.crowding(&even, &all)[3], Some(6.0), "by that of six and two");
 }
 
+type Promised<'a> = &'a dyn Fn(&NodeInfo) -> Vec<Arc<PodInfo>>;
+
+/// Room for a pod that claims nothing.
+fn make_room(
+    store: &Store,
+    cluster: &Cluster,
+    pod: &PodInfo,
+    refused: &[(Box<str>, Refusal)],
+    nominated: Option<&str>,
+    promised: Promised<'_>,
+) -> Preemption {
+    let needs = Needs { pod, volumes: &Volumes::default(), claims: &Claims::default() };
+    preempt::preempt(store, cluster, &needs, refused, nominated, promised)
+}
+
 #[tokio::test]
 async fn the_least_important_pods_make_room_and_no_more_than_needed() {
     let mut cluster = cluster(&[node("a", "4", "x")]);
@@ -189,7 +204,7 @@ async fn the_least_important_pods_make_room_and_no_more_than_needed() {
     let important = read(important);
     let store = Store::open(None).expect("a store in memory opens");
     let refused = [("a".into(), Refusal { reasons: vec!["Insufficient cpu".into()], resolvable: true })];
-    match preempt::preempt(&store, &cluster, &important, &Volumes::default(), &refused, None, &|_| Vec::new()) {
+    match make_room(&store, &cluster, &important, &refused, None, &|_| Vec::new()) {
         Preemption::Victims { node, pods } => {
             assert_eq!(&*node, "a");
             let names: Vec<&str> = pods.iter().map(|p| &*p.object.key.name).collect();
@@ -215,21 +230,55 @@ async fn no_room_is_made_for_two_where_there_is_enough_for_one() {
     let store = Store::open(None).expect("a store in memory opens");
     let refusal = || Refusal { reasons: vec!["Insufficient cpu".into()], resolvable: true };
     let refused = [("a".into(), refusal()), ("b".into(), refusal())];
-    let chosen = |promised: &dyn Fn(&NodeInfo) -> Vec<Arc<PodInfo>>| match preempt::preempt(
-        &store,
-        &cluster,
-        &second,
-        &Volumes::default(),
-        &refused,
-        None,
-        promised,
-    ) {
+    let chosen = |promised: Promised<'_>| match make_room(&store, &cluster, &second, &refused, None, promised) {
         Preemption::Victims { node, pods } => (node.to_string(), pods.len()),
         Preemption::None(why) => panic!("there is room to be made: {why}"),
     };
     assert_eq!(chosen(&|_| Vec::new()), ("a".to_owned(), 1));
     let to_first = |node: &NodeInfo| if node.name() == "a" { vec![first.clone()] } else { Vec::new() };
     assert_eq!(chosen(&to_first), ("b".to_owned(), 1));
+}
+
+/// A pod waited for ever for a node that was lost while others went from there, and for others than its victims.
+#[tokio::test]
+async fn a_pod_waits_only_for_those_that_go_for_it_from_a_node_that_takes_it() {
+    const WAITS: &str = "not eligible due to a terminating pod on the nominated node.";
+    let mut important = pod("p", "3");
+    important["spec"]["priority"] = 50.into();
+    let important = read(important);
+    let preempted = "PreemptionByScheduler";
+    let cases = [
+        (preempted, true, true, None, "it is about to go"),
+        (preempted, false, true, Some("b"), "the node takes nobody any more"),
+        (preempted, true, false, Some("b"), "the node is gone"),
+        ("DeletionByTaintManager", true, true, Some("a"), "it goes for another reason"),
+        ("", true, true, Some("a"), "somebody deleted it"),
+    ];
+    for (reason, resolvable, there, expected, what) in cases {
+        let store = Store::open(None).expect("a store in memory opens");
+        let mut cluster = cluster(&[node("a", "4", "x"), node("b", "4", "x")]);
+        let mut going = pod("on-a", "4");
+        going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        cluster.place(read(going.clone()), "a");
+        if !reason.is_empty() {
+            // Told after its end was known.
+            going["status"]["conditions"] = json!([{"type": "DisruptionTarget", "status": "True", "reason": reason}]);
+        }
+        write(&store, "", "pods", going).await;
+        let mut other = pod("on-b", "4");
+        other["spec"]["priority"] = 1.into();
+        cluster.place(read(other), "b");
+        let refusal = |resolvable| Refusal { reasons: vec!["Insufficient cpu".into()], resolvable };
+        let mut refused = vec![("a".into(), refusal(resolvable)), ("b".into(), refusal(true))];
+        if !there {
+            cluster.remove_node("a");
+            refused.remove(0);
+        }
+        match make_room(&store, &cluster, &important, &refused, Some("a"), &|_| Vec::new()) {
+            Preemption::Victims { node, .. } => assert_eq!(Some(&*node), expected, "{what}"),
+            Preemption::None(why) => assert_eq!((&*why, None), (WAITS, expected), "{what}"),
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -251,7 +300,7 @@ async fn pods_are_tried_by_importance_and_not_again_before_their_backoff() {
 }
 
 /// A scheduler that nobody runs, with what its bindings hold.
-async fn scheduler() -> (Scheduler, mpsc::Receiver<()>) {
+pub async fn scheduler() -> (Scheduler, mpsc::Receiver<()>) {
     let server = crate::serve::testing::server().await;
     let client = Client::new(server, "system:kube-scheduler", "test");
     let (binding, all_bound) = mpsc::channel(1);
@@ -393,6 +442,50 @@ async fn a_scheduler_that_begins_again_knows_where_pods_are_expected() {
         previous: Some(&pod("a")),
     });
     assert_eq!(scheduler.nominated.get("p").map(|node| &**node), Some("a"));
+}
+
+/// Room that was kept for a pod stayed empty when the pod did not fit there any more.
+#[tokio::test]
+async fn a_pod_that_fits_nowhere_is_expected_nowhere() {
+    let (mut scheduler, _) = scheduler().await;
+    let client = scheduler.client.clone();
+    let mut waiting = pod("p", "1");
+    waiting["metadata"]["namespace"] = "default".into();
+    client.create("pods", "default", waiting).await.expect("a pod");
+    let expected = client.update_status("pods", "default", "p", |pod| {
+        pod["status"]["nominatedNodeName"] = "a".into();
+        Ok(())
+    });
+    let expected = expected.await.expect("written");
+    tell(&mut scheduler, EventKind::Added, &expected);
+    let mut other = pod("other", "1");
+    other["spec"]["schedulerName"] = NAME.into();
+    tell(&mut scheduler, EventKind::Added, &object("pods", other));
+    let now = Instant::now();
+    let mut given_up = None;
+    while let Some(pod) = scheduler.queue.pop(now) {
+        match &*pod.object.key.name {
+            "p" => given_up = Some(pod),
+            _ => scheduler.queue.park(&pod.object.keys.uid),
+        }
+    }
+    let late = now + Duration::from_secs(11);
+    assert_eq!(scheduler.nominated.values().map(|node| &**node).collect::<Vec<_>>(), ["a"]);
+    assert!(scheduler.queue.pop(late).is_none(), "the other one waits");
+    scheduler.give_up(&given_up.expect("it was tried"), "it fits nowhere".into(), None);
+    assert!(scheduler.nominated.is_empty());
+    // What was kept free is for the other one, and not tried again by the one that has just been.
+    let tried = scheduler.queue.pop(late).expect("somebody is tried again");
+    assert_eq!(&*tried.object.key.name, "other");
+    assert!(scheduler.queue.pop(late).is_none());
+    let told = async || {
+        let told =
+            || client.get("pods", "default", "p").expect("it is there").field("status.nominatedNodeName").is_empty();
+        while !told() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), told()).await.expect("it is told");
 }
 
 #[test]
