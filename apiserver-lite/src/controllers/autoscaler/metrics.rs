@@ -7,6 +7,7 @@ use proto::time::parse_rfc3339;
 use serde_json::Value;
 
 use crate::server::ApiServer;
+use crate::tree::{list, text};
 
 /// Whom the APIs of metrics are asked as.
 pub const USER: &str = "system:serviceaccount:kube-system:horizontal-pod-autoscaler";
@@ -43,22 +44,40 @@ pub async fn used(
     let path = format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods");
     let unable = |why: &str| format!("unable to fetch metrics from resource metrics API: {why}");
     let query = format!("{path}?labelSelector={}", escaped(selector));
-    let list = crate::aggregate::ask(server, &path, &query, USER).await.map_err(|why| {
+    let answer = crate::aggregate::ask(server, &path, &query, USER).await.map_err(|why| {
         unable(
             &why.unwrap_or_else(|| "the server could not find the requested resource (get pods.metrics.k8s.io)".into()),
         )
     })?;
-    let items = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let items = answer["items"].as_array().map(Vec::as_slice).unwrap_or_default();
     if items.is_empty() {
         return Err("no metrics returned from resource metrics API".into());
     }
+    told(items, resource, container)
+}
+
+/// What the items of a list say.
+///
+/// # Errors
+/// When one of them says nothing of the container that is asked for.
+fn told(items: &[Value], resource: &str, container: Option<&str>) -> Result<Used, String> {
     let mut out = Used::default();
     for item in items {
         let Some(name) = item["metadata"]["name"].as_str() else { continue };
-        let containers = item["containers"].as_array().into_iter().flatten();
-        let mut chosen = containers.filter(|c| container.is_none_or(|name| c["name"] == name));
-        // A pod of which one part is not known is not known.
-        let sum = chosen.try_fold(0_i64, |sum, c| Some(sum.saturating_add(thousandths(&c["usage"][resource])?)));
+        let parts: Vec<&Value> = match container {
+            None => list(item, "containers").collect(),
+            Some(wanted) => {
+                let part = list(item, "containers").find(|c| c["name"] == wanted);
+                let namespace = text(&item["metadata"], "namespace");
+                vec![part.ok_or_else(|| {
+                    let why = format!("container {wanted} not present in metrics for pod {namespace}/{name}");
+                    format!("failed to get container metrics: {why}")
+                })?]
+            }
+        };
+        // A pod of which one part is not known is not known, and neither is one without parts.
+        let add = |sum: i64, part: &&Value| Some(sum.saturating_add(thousandths(&part["usage"][resource])?));
+        let sum = parts.iter().try_fold(0_i64, add).filter(|_| !parts.is_empty());
         if let Some(sum) = sum {
             out.pods.insert(name.into(), sum);
             let at = item["timestamp"].as_str().and_then(|t| parse_rfc3339(t).ok()).map_or(0, |t| t.seconds);
@@ -73,4 +92,29 @@ pub async fn used(
 pub fn escaped(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
     text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn item(name: &str, containers: Value) -> Value {
+        json!({"metadata": {"name": name, "namespace": "n"}, "containers": containers})
+    }
+
+    /// A container or a pod that nothing was measured of counted as one that uses nothing, and the workload shrank.
+    #[test]
+    fn what_was_not_measured_is_not_known() {
+        let cpu = |name: &str, amount: &str| json!({"name": name, "usage": {"cpu": amount}});
+        let both = item("both", json!([cpu("main", "100m"), cpu("side", "50m")]));
+        let items = [both.clone(), item("none", json!([])), item("half", json!([cpu("main", "1"), {"name": "side"}]))];
+        assert_eq!(told(&items, "cpu", None).expect("it says").pods, HashMap::from([("both".to_owned(), 150)]));
+        let items = [both.clone(), item("half", json!([{"name": "side", "usage": {"memory": "1Mi"}}]))];
+        assert_eq!(told(&items, "cpu", Some("side")).expect("it says").pods, HashMap::from([("both".to_owned(), 50)]));
+        let why = told(&[both, item("other", json!([cpu("main", "1")]))], "cpu", Some("side")).map(|used| used.pods);
+        let expected = "failed to get container metrics: container side not present in metrics for pod n/other";
+        assert_eq!(why, Err(expected.to_owned()));
+    }
 }

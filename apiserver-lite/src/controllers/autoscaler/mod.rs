@@ -14,8 +14,10 @@ mod sources;
 mod usage;
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::FutureExt as _;
 use proto::time::Timestamp;
 use serde_json::{Value, json};
 
@@ -27,7 +29,7 @@ use super::feed::Change;
 use super::ownership::{done, set_condition};
 use super::pods::{condition, is_terminal, seconds};
 use super::queue::Queue;
-use super::runner::Controller;
+use super::runner::{Controller, Work};
 use crate::client::{Client, unchanged};
 use crate::resource::Resource;
 use crate::status::Result;
@@ -47,7 +49,8 @@ const FIRST_READY: i64 = 30;
 pub struct Autoscaler {
     client: Client,
     recorder: Recorder,
-    histories: HashMap<Key, History>,
+    /// Shared with the work that is under way.
+    histories: HashMap<Key, Arc<Mutex<History>>>,
 }
 
 /// What keeps an autoscaler from its work: reason and message of the condition, and of the event.
@@ -103,7 +106,7 @@ impl Autoscaler {
         let text = |name: &str| spec["scaleTargetRef"][name].as_str().unwrap_or_default();
         let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
         let set = self.client.server().resources.current();
-        let scaled = |r: &&std::sync::Arc<Resource>| r.subresource("scale").is_some();
+        let scaled = |r: &&Arc<Resource>| r.subresource("scale").is_some();
         let found = set.by_kind(group, version, text("kind"));
         let resource = found.as_ref().filter(scaled).ok_or_else(|| {
             let kind = text("kind");
@@ -221,7 +224,8 @@ impl Autoscaler {
     }
 
     /// Looks at one autoscaler: what its status is to be, and the new scale where there is one.
-    async fn look(&mut self, scaler: &ObjectRef, value: &Value) -> Value {
+    async fn look(&self, scaler: &ObjectRef, value: &Value, history: &Mutex<History>) -> Value {
+        let history = || history.lock().unwrap_or_else(PoisonError::into_inner);
         let mut out = value.clone();
         let (key, spec) = (&scaler.key, &value["spec"]);
         let reference = &spec["scaleTargetRef"];
@@ -238,6 +242,7 @@ impl Autoscaler {
         let found = "the HPA controller was able to get the target's current scale";
         set(&mut out, "AbleToScale", "True", "SucceededGetScale", found);
         let current = scale.replicas;
+        history().begin(current);
         out["status"]["currentReplicas"] = current.into();
         let max = spec["maxReplicas"].as_i64().unwrap_or(1);
         let min = spec["minReplicas"].as_i64().unwrap_or(1);
@@ -265,8 +270,7 @@ impl Autoscaler {
             let text = format!("the HPA was able to successfully calculate a replica count from {}", proposal.name);
             set(&mut out, "ScalingActive", "True", "ValidMetricFound", &text);
             out["status"]["currentMetrics"] = shown.into();
-            let history = self.histories.entry(key.clone()).or_default();
-            let limited = history.limit(&spec["behavior"], current, proposal.replicas, (min, max));
+            let limited = history().limit(&spec["behavior"], current, proposal.replicas, (min, max));
             set(&mut out, "AbleToScale", "True", limited.able.0, limited.able.1);
             let (status, why) = match limited.limited {
                 Some(why) => ("True", why),
@@ -285,7 +289,7 @@ impl Autoscaler {
         }
         match self.rescale(key, &scale, reference, desired).await {
             Ok(()) => {
-                self.histories.entry(key.clone()).or_default().scaled(current, desired);
+                history().scaled(&spec["behavior"], current, desired);
                 let text = format!("the HPA controller was able to update the target scale to {desired}");
                 set(&mut out, "AbleToScale", "True", "SucceededRescale", &text);
                 out["status"]["lastScaleTime"] = Timestamp::now().to_seconds_text().into();
@@ -344,13 +348,20 @@ impl Controller for Autoscaler {
         }
     }
 
-    async fn sync(&mut self, key: &Key) -> Result<Option<Duration>> {
-        let Some(scaler) = self.client.get(SCALERS, &key.namespace, &key.name) else { return Ok(None) };
-        if scaler.keys.deleting {
-            return Ok(None);
-        }
+    fn begin(&mut self, key: &Key) -> Option<Work> {
+        let scaler = self.client.get(SCALERS, &key.namespace, &key.name).filter(|o| !o.keys.deleting)?;
+        let history = self.histories.entry(key.clone()).or_default().clone();
+        let hand = Self::new(self.client.clone(), self.recorder.clone());
+        Some(hand.work(scaler, history).boxed())
+    }
+}
+
+impl Autoscaler {
+    /// Work on an autoscaler, with what is remembered of it. Whom it asks for metrics may take its time.
+    async fn work(self, scaler: ObjectRef, history: Arc<Mutex<History>>) -> Result<Option<Duration>> {
         let value = scaler.without_owners();
-        let wanted = self.look(&scaler, &value).await;
+        let wanted = self.look(&scaler, &value, &history).await;
+        let key = &scaler.key;
         let written = self.client.update_status(SCALERS, &key.namespace, &key.name, |value| {
             if value["metadata"]["uid"] != *scaler.keys.uid || value["status"] == wanted["status"] {
                 return Err(unchanged());
@@ -362,3 +373,6 @@ impl Controller for Autoscaler {
         Ok(Some(PERIOD))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -106,7 +106,8 @@ pub fn replicas(all: &[Pod], current: i64, target: Target, tolerance: Tolerance)
     for at in missing {
         let used = match target {
             _ if first > 1.0 => 0,
-            Target::Utilization(_) => all[at].requested,
+            // All that it asks for, or what it should use where that is more.
+            Target::Utilization(percent) => all[at].requested.saturating_mul(percent.max(100)) / 100,
             Target::Average(wanted) => wanted,
         };
         if first != 1.0 {
@@ -185,6 +186,15 @@ mod tests {
         let unready = Pod { unready: true, ..pod(100) };
         assert_eq!(wanted(&[pod(100), unready.clone(), unready.clone()], 3), 3);
         assert!(replicas(&[unknown, unready], 2, Target::Utilization(50), Tolerance::USUAL).is_err());
+    }
+
+    /// Beside a target of twice the requests, a pod that is not known made the workload shrink.
+    #[test]
+    fn a_pod_that_is_not_known_uses_no_less_than_it_should() {
+        let unknown = Pod { used: None, requested: 100, unready: false };
+        let all = [pod(100), unknown.clone(), unknown];
+        let twice = replicas(&all, 3, Target::Utilization(200), Tolerance::USUAL).expect("known");
+        assert_eq!(twice.replicas, 3, "500 of 600");
     }
 
     #[test]
