@@ -85,14 +85,14 @@ struct Need {
     wanted: i128,
 }
 
-/// The zone that each of the ready endpoints is for, in their order. They are told by address and zone; `before` is what
-/// those are for that have been given a zone already.
+/// The zone that each of the ready endpoints is for, in their order. They are told by what they are told apart by, and by
+/// their zone; `before` is what those are for that have been given a zone already.
 ///
 /// # Errors
 /// Why no zones are given out, as an event says it.
-pub(super) fn assign(
-    ready: &[(&str, Option<&str>)],
-    before: &BTreeMap<String, String>,
+pub(super) fn assign<K: Ord>(
+    ready: &[(K, Option<&str>)],
+    before: &BTreeMap<K, String>,
     shares: &Shares,
 ) -> Result<Vec<String>, String> {
     let (count, zones) = (ready.len(), shares.len());
@@ -124,7 +124,7 @@ pub(super) fn assign(
         let zone = zone.filter(|zone| !zone.is_empty());
         own.push(zone.ok_or("One or more endpoints do not have a zone specified")?);
     }
-    let kept: Option<Vec<&str>> = ready.iter().map(|(address, _)| before.get(*address).map(String::as_str)).collect();
+    let kept: Option<Vec<&str>> = ready.iter().map(|(id, _)| before.get(id).map(String::as_str)).collect();
     let kept = kept.filter(|kept| before.len() == count && is_balanced(kept, &needs, spare));
     let chosen = kept.unwrap_or_else(|| moved(own, &needs, cpu));
     Ok(chosen.into_iter().map(str::to_owned).collect())
@@ -191,11 +191,8 @@ mod tests {
     fn given(zones: &str, before: &str, shares: &Shares) -> Result<String, String> {
         let addresses: Vec<String> = ('A'..='Z').map(String::from).collect();
         let zones: Vec<String> = zones.chars().map(String::from).collect();
-        let ready: Vec<(&str, Option<&str>)> = addresses
-            .iter()
-            .zip(&zones)
-            .map(|(address, zone)| (&**address, Some(&**zone).filter(|z| *z != "?")))
-            .collect();
+        let known = zones.iter().map(|zone| Some(&**zone).filter(|z| *z != "?"));
+        let ready: Vec<(String, Option<&str>)> = addresses.iter().cloned().zip(known).collect();
         let before = addresses.iter().cloned().zip(before.chars().map(String::from)).collect();
         assign(&ready, &before, shares).map(|zones| zones.concat())
     }
