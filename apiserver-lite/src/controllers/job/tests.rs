@@ -194,6 +194,37 @@ async fn a_job_of_which_no_index_is_done_any_more_tells_of_none() {
     assert!(status["completedIndexes"].is_null() && status["succeeded"].is_null(), "{status}");
 }
 
+/// It stayed suspended for good.
+#[tokio::test]
+async fn a_job_that_reaches_its_end_while_it_is_suspended_is_done() {
+    let (both, one) = (json!([{"succeededCount": 2}]), json!([{"succeededIndexes": "0"}]));
+    // With one index done the pod of the other ends first.
+    let cases: [(Value, &[i64], &str, bool); 3] = [
+        (Value::Null, &[0, 1], "CompletionsReached", true),
+        (both, &[0, 1], "SuccessPolicy", true),
+        (one, &[0], "SuccessPolicy", false),
+    ];
+    for (rules, indexes, reason, ends) in cases {
+        let server = crate::serve::testing::server().await;
+        let mut spec = elastic(2);
+        if rules.is_array() {
+            spec["successPolicy"]["rules"] = rules;
+        }
+        let mut trial = Trial::begin(server, spec).await;
+        trial.start_pods().await;
+        trial.succeed(indexes).await;
+        trial.change(|job| job["spec"]["suspend"] = true.into()).await;
+        for _ in 0..3 {
+            trial.look().await;
+        }
+        let job = json!({"status": trial.status()});
+        let met = condition(&job, "SuccessCriteriaMet").unwrap_or_else(|| panic!("{job}"));
+        assert_eq!(met["reason"], reason);
+        assert_eq!(condition(&job, "Complete").is_some(), ends, "{job}");
+        assert!(condition(&job, "Suspended").is_none(), "{job}");
+    }
+}
+
 /// Containers for initialization were restarted without end.
 #[tokio::test]
 async fn restarts_of_all_containers_count_against_the_limit() {

@@ -224,18 +224,19 @@ impl View {
         if let Some((reason, message)) = self.indexes_failed() {
             return done(false, reason, message.into());
         }
-        if self.suspended() {
-            return Verdict::Goes;
+        // A job may reach its end while it is suspended, too.
+        if let Some(message) = self.success_policy() {
+            return done(true, "SuccessPolicy", message);
         }
         let complete = match self.completions() {
             Some(completions) => self.all_succeeded() >= completions,
             // Without a number of completions the first success is the last.
             None => self.all_succeeded() > 0 && self.active() == 0,
         };
-        if complete {
-            return done(true, "CompletionsReached", "Reached expected number of succeeded pods".into());
+        match complete {
+            true => done(true, "CompletionsReached", "Reached expected number of succeeded pods".into()),
+            false => Verdict::Goes,
         }
-        self.success_policy().map_or(Verdict::Goes, |message| done(true, "SuccessPolicy", message))
     }
 
     /// How the job will end, and the condition that says so.
