@@ -1,15 +1,15 @@
 //! `node-lifecycle-controller`: notices nodes that are silent, and turns what nodes say of themselves into taints.
 //!
-//! A node lives while its lease or its status changes. After [`GRACE`] without either its conditions become Unknown. Taints
-//! follow the conditions; those that evict pods are set only while some node is ready, because when all seem dead the
-//! fault is more likely here, and in each zone only so many in a time ([`Pace`]).
+//! A node lives while its lease is renewed or it tells anew whether it is ready. After [`GRACE`] without either its
+//! conditions become Unknown. Taints follow the conditions; those that evict pods are set only while some node is ready,
+//! because when all seem dead the fault is more likely here, and in each zone only so many in a time ([`Pace`]).
 
 mod pace;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use proto::time::Timestamp;
+use proto::time::{Timestamp, parse_rfc3339};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -21,7 +21,7 @@ use super::queue::Queue;
 use super::runner::Controller;
 use crate::client::{Client, unchanged};
 use crate::status::Result;
-use crate::store::ResourceId;
+use crate::store::{ObjectRef, ResourceId};
 use pace::{PERIOD, Pace, Zone};
 
 /// Silence after which a node counts as lost, as `--node-monitor-grace-period`.
@@ -126,14 +126,19 @@ impl Controller for NodeLifecycle {
                 self.watch_ready(queue);
             }
             NODES => {
-                let now = Instant::now();
                 let is_ready =
                     condition(&change.object.without_owners(), "Ready").is_some_and(|c| c["status"] == "True");
                 let zone = Zone::of(change.object);
                 match self.nodes.get_mut(&key.name) {
-                    Some(node) => (node.heard, node.is_ready, node.zone) = (now, is_ready, zone),
+                    Some(node) => {
+                        (node.is_ready, node.zone) = (is_ready, zone);
+                        // Many write to a node, and few of them are its agent.
+                        if change.previous.is_none_or(|old| heartbeat(old) != heartbeat(change.object)) {
+                            node.heard = Instant::now();
+                        }
+                    }
                     None => {
-                        let seen = Seen { heard: now, is_ready, zone, unmarked: false };
+                        let seen = Seen { heard: Instant::now(), is_ready, zone, unmarked: false };
                         self.nodes.insert(key.name.clone(), seen);
                         let text = format!("Node {0} event: Registered Node {0} in Controller", key.name);
                         self.recorder.say(COMPONENT, ("Node", "v1", change.object), "RegisteredNode", text);
@@ -145,6 +150,7 @@ impl Controller for NodeLifecycle {
             LEASES => {
                 if &*key.namespace == "kube-node-lease"
                     && !change.deleted()
+                    && change.previous.is_none_or(|old| renewed(old) < renewed(change.object))
                     && let Some(node) = self.nodes.get_mut(&key.name)
                 {
                     node.heard = Instant::now();
@@ -233,6 +239,16 @@ impl NodeLifecycle {
         }
         Ok(())
     }
+}
+
+/// When a node told whether it is ready, as it says itself; None for one that did not.
+fn heartbeat(node: &ObjectRef) -> Option<Value> {
+    condition(&node.without_owners(), "Ready").map(|ready| ready["lastHeartbeatTime"].clone())
+}
+
+/// When a lease was renewed.
+fn renewed(lease: &ObjectRef) -> Option<Timestamp> {
+    parse_rfc3339(lease.without_owners()["spec"]["renewTime"].as_str()?).ok()
 }
 
 /// Everything that a silent node said of itself is unknown.
@@ -408,6 +424,63 @@ mod tests {
             tell("nodes", "", "n", status).await;
             look(Duration::from_secs(silent)).await;
             assert_eq!(is_ready(), ready, "{status} {silent}");
+        }
+    }
+
+    /// A dead node lived on while somebody labelled it or wrote to its lease.
+    #[tokio::test]
+    async fn only_what_a_node_says_itself_is_a_sign_of_its_life() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:kube-controller-manager", "test");
+        let mut lifecycle = NodeLifecycle::new(client.clone(), Recorder::start(client.clone()));
+        let mut feed = Feed::open(&server.store, &lifecycle.watched());
+        let mut queue = Queue::default();
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
+        client.create("nodes", "", node).await.expect("a node");
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-node-lease"}});
+        client.create("namespaces", "", namespace).await.expect("a namespace");
+        let at = |second: u32| format!("2020-01-01T00:00:0{second}.000000Z");
+        let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "n"},
+            "spec": {"holderIdentity": "n", "renewTime": at(5)}});
+        client.create("leases.coordination.k8s.io", "kube-node-lease", lease).await.expect("a lease");
+        // Whether it was heard since the last look, which is made to be long ago.
+        let mut is_heard = || {
+            feed.drain(|change| lifecycle.observe(change, &mut queue)).expect("in time");
+            let seen = lifecycle.nodes.get_mut("n").expect("it was told of");
+            let is_heard = seen.heard.elapsed() < GRACE;
+            seen.heard = Instant::now().checked_sub(GRACE).expect("long ago");
+            is_heard
+        };
+        assert!(is_heard());
+        let tell = async |status: &str, second: u32| {
+            let written = client.update_status("nodes", "", "n", |node| {
+                let time = format!("2020-01-01T00:00:0{second}Z");
+                node["status"]["conditions"] = json!([{"type": "Ready", "status": status, "lastHeartbeatTime": time}]);
+                Ok(())
+            });
+            written.await.expect("written");
+        };
+        tell("True", 1).await;
+        assert!(is_heard(), "it tells for the first time");
+        tell("Unknown", 1).await;
+        assert!(!is_heard(), "that was said of it");
+        tell("Unknown", 2).await;
+        assert!(is_heard());
+        let labelled = client.update("nodes", "", "n", |node| {
+            node["metadata"]["labels"]["by"] = "somebody".into();
+            node["spec"]["unschedulable"] = true.into();
+            Ok(())
+        });
+        labelled.await.expect("written");
+        assert!(!is_heard());
+        for (second, is_sign) in [(5, false), (4, false), (6, true)] {
+            let written = client.update("leases.coordination.k8s.io", "kube-node-lease", "n", |lease| {
+                lease["metadata"]["annotations"]["second"] = second.to_string().into();
+                lease["spec"]["renewTime"] = at(second).into();
+                Ok(())
+            });
+            written.await.expect("written");
+            assert_eq!(is_heard(), is_sign, "{second}");
         }
     }
 
