@@ -9,22 +9,22 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
+use futures_util::future::FutureExt as _;
 use proto::time::Timestamp;
 use serde_json::Value;
 
 use super::events::Recorder;
 use super::feed::Change;
 use super::index::by_node;
-use super::pods::{PodDigest, is_terminal, seconds};
+use super::pods::{PodDigest, evict, is_terminal, seconds};
 use super::queue::Queue;
 use super::resource_claims::{CLAIMS, told};
-use super::runner::Controller;
+use super::runner::{Controller, Work};
+use super::taint_eviction::Step;
 use crate::client::Client;
-use crate::scheduler::{bears_taint, set_condition};
-use crate::status::Result;
+use crate::scheduler::bears_taint;
 use crate::store::{Key, ObjectRef, ResourceId};
 use crate::tree::{list, text};
-use crate::write::DeleteOptions;
 
 const SLICES: &str = "resourceslices.resource.k8s.io";
 
@@ -182,37 +182,41 @@ impl Controller for DeviceTaintEviction {
         }
     }
 
-    async fn sync(&mut self, key: &Key) -> Result<Option<Duration>> {
+    fn begin(&mut self, key: &Key) -> Option<Work> {
+        let step = self.next(key);
+        let client = self.client.clone();
+        let why = "Device Taint manager: deleting due to NoExecute taint";
+        let work = async move {
+            match step {
+                Step::Wait(again) => Ok(again),
+                Step::Evict(pod) => evict(&client, &pod, "DeletionByDeviceTaintManager", why).await.map(|()| None),
+            }
+        };
+        Some(work.boxed())
+    }
+}
+
+impl DeviceTaintEviction {
+    /// Decides about a pod, and says what is decided.
+    fn next(&mut self, key: &Key) -> Step {
         let found = self.client.get("pods", &key.namespace, &key.name);
         let Some(pod) = found.filter(|pod| !pod.keys.deleting && !is_terminal(pod)) else {
             self.leaving.remove(key);
-            return Ok(None);
+            return Step::Wait(None);
         };
         let leaves_at = by_node(&pod).and_then(|_| self.leaves_at(&pod));
         let Some(at) = leaves_at else {
             if self.leaving.remove(key) {
                 self.say(&pod, "Cancelling deletion");
             }
-            return Ok(None);
+            return Step::Wait(None);
         };
         if let Ok(left @ 1..) = u64::try_from(at.saturating_sub(Timestamp::now().seconds)) {
             self.leaving.insert(key.clone());
-            return Ok(Some(Duration::from_secs(left)));
+            return Step::Wait(Some(Duration::from_secs(left)));
         }
         self.say(&pod, "Marking for deletion");
-        let marked = self.client.update_status("pods", &key.namespace, &key.name, |value| {
-            let generation = value["metadata"]["generation"].clone();
-            let why = "Device Taint manager: deleting due to NoExecute taint";
-            set_condition(value, "DisruptionTarget", "True", "DeletionByDeviceTaintManager", why, generation);
-            Ok(())
-        });
-        match marked.await {
-            Err(error) if !error.is_not_found() => return Err(error),
-            _ => {}
-        }
-        self.client.delete_object("pods", &pod, DeleteOptions::default()).await?;
-        self.leaving.remove(key);
-        Ok(None)
+        Step::Evict(pod)
     }
 }
 
@@ -272,7 +276,8 @@ mod tests {
             feed.drain(|change| controller.observe(change, &mut queue)).expect("in time");
             let key = queue.pop(tokio::time::Instant::now())?;
             queue.done(&key);
-            Some(controller.sync(&key).await.expect("it goes"))
+            // Whatever it waits for, other pods go on.
+            Some(controller.begin(&key).expect("work").await.expect("it goes"))
         };
         assert_eq!(look().await, Some(None));
         slice(1, json!([{"key": "k", "effect": "NoExecute"}, {"key": "other", "effect": "NoSchedule"}])).await;

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{FutureExt as _, join_all};
 use proto::time::Timestamp;
 use serde_json::{Value, json};
 
 use super::feed::Change;
 use super::queue::Queue;
-use super::runner::Controller;
+use super::runner::{Controller, Work};
 use crate::client::Client;
 use crate::resource::{Resource, Verbs};
 use crate::status::Result;
@@ -59,49 +59,61 @@ impl Controller for Namespaces {
         }
     }
 
-    async fn sync(&mut self, name: &Box<str>) -> Result<Option<Duration>> {
-        let Some(namespace) = self.client.get("namespaces", "", name).filter(|n| n.keys.deleting) else {
-            return Ok(None);
-        };
-        let mut resources = contents(&self.client);
-        // Pods may need what else is there until they are gone.
-        resources.sort_by_key(|r| !(r.group.is_empty() && &*r.plural == "pods"));
-        let mut left = Left::default();
-        for resource in &resources {
-            self.empty(resource, name, &mut left).await;
-            if &*resource.plural == "pods" && !left.objects.is_empty() {
-                break;
-            }
-        }
-        let finished = left.objects.is_empty() && left.failures.is_empty();
-        let written = self.client.update_status("namespaces", "", name, |value| {
-            value["status"]["phase"] = "Terminating".into();
-            left.describe(value);
-            Ok(())
+    fn begin(&mut self, name: &Box<str>) -> Option<Work> {
+        let namespace = self.client.get("namespaces", "", name).filter(|n| n.keys.deleting);
+        let wait = self.looks.get_mut(name).map_or(FIRST_LOOK, |looks| {
+            *looks = looks.saturating_add(1);
+            FIRST_LOOK.saturating_mul(1 << (*looks - 1).min(8)).min(LONGEST_LOOK)
         });
-        match written.await {
-            Err(error) if error.is_not_found() => return Ok(None),
-            written => written.map(|_| ())?,
+        let client = self.client.clone();
+        let work = async move {
+            match namespace {
+                Some(namespace) => finish(&client, &namespace).await.map(|finished| (!finished).then_some(wait)),
+                None => Ok(None),
+            }
+        };
+        Some(work.boxed())
+    }
+}
+
+/// Empties a namespace, and lets it go once it is empty. Whether there is nothing more to do.
+async fn finish(client: &Client, namespace: &ObjectRef) -> Result<bool> {
+    let name = &*namespace.key.name;
+    let mut resources = contents(client);
+    // Pods may need what else is there until they are gone.
+    resources.sort_by_key(|r| !(r.group.is_empty() && &*r.plural == "pods"));
+    let mut left = Left::default();
+    for resource in &resources {
+        empty(client, resource, name, &mut left).await;
+        if &*resource.plural == "pods" && !left.objects.is_empty() {
+            break;
         }
-        if finished {
-            let released = self.client.update_part("namespaces", "finalize", "", name, |value| {
-                if value["metadata"]["uid"] != *namespace.keys.uid {
-                    return Err(crate::client::unchanged());
-                }
-                if let Some(list) = value["spec"]["finalizers"].as_array_mut() {
-                    list.retain(|f| f != "kubernetes");
-                }
-                Ok(())
-            });
-            return match released.await {
-                Err(error) if !error.is_not_found() && error.code() != 304 => Err(error),
-                _ => Ok(None),
-            };
+    }
+    let finished = left.objects.is_empty() && left.failures.is_empty();
+    let written = client.update_status("namespaces", "", name, |value| {
+        value["status"]["phase"] = "Terminating".into();
+        left.describe(value);
+        Ok(())
+    });
+    match written.await {
+        Err(error) if error.is_not_found() => return Ok(true),
+        written => written.map(|_| ())?,
+    }
+    if !finished {
+        return Ok(false);
+    }
+    let released = client.update_part("namespaces", "finalize", "", name, |value| {
+        if value["metadata"]["uid"] != *namespace.keys.uid {
+            return Err(crate::client::unchanged());
         }
-        let looks = self.looks.entry(name.clone()).or_default();
-        let wait = FIRST_LOOK.saturating_mul(1 << (*looks).min(8)).min(LONGEST_LOOK);
-        *looks += 1;
-        Ok(Some(wait))
+        if let Some(list) = value["spec"]["finalizers"].as_array_mut() {
+            list.retain(|f| f != "kubernetes");
+        }
+        Ok(())
+    });
+    match released.await {
+        Err(error) if !error.is_not_found() && error.code() != 304 => Err(error),
+        _ => Ok(true),
     }
 }
 
@@ -127,30 +139,28 @@ struct Left {
     failures: Vec<String>,
 }
 
-impl Namespaces {
-    async fn empty(&self, resource: &Resource, namespace: &str, left: &mut Left) {
-        let objects = |client: &Client| -> Vec<ObjectRef> {
-            client.store().snapshot(&resource.storage).range(Some(namespace), None).cloned().collect()
-        };
-        let background = || DeleteOptions { propagation: Some("Background".into()), ..DeleteOptions::default() };
-        let there: Vec<ObjectRef> = objects(&self.client).into_iter().filter(|o| !o.keys.deleting).collect();
-        for some in there.chunks(AT_ONCE) {
-            let deletes = some.iter().map(|o| self.client.delete_object(&resource.storage.0, o, background()));
-            for failed in join_all(deletes).await.into_iter().filter_map(Result::err) {
-                left.failures.push(failed.to_string());
-            }
+async fn empty(client: &Client, resource: &Resource, namespace: &str, left: &mut Left) {
+    let objects = || -> Vec<ObjectRef> {
+        client.store().snapshot(&resource.storage).range(Some(namespace), None).cloned().collect()
+    };
+    let background = || DeleteOptions { propagation: Some("Background".into()), ..DeleteOptions::default() };
+    let there: Vec<ObjectRef> = objects().into_iter().filter(|o| !o.keys.deleting).collect();
+    for some in there.chunks(AT_ONCE) {
+        let deletes = some.iter().map(|o| client.delete_object(&resource.storage.0, o, background()));
+        for failed in join_all(deletes).await.into_iter().filter_map(Result::err) {
+            left.failures.push(failed.to_string());
         }
-        let remaining = objects(&self.client);
-        if remaining.is_empty() {
-            return;
-        }
-        let name = crate::status::qualified(&resource.group, &resource.plural);
-        left.objects.insert(name, remaining.len());
-        for object in remaining {
-            let value = object.value();
-            for finalizer in value["metadata"]["finalizers"].as_array().into_iter().flatten() {
-                *left.finalizers.entry(finalizer.as_str().unwrap_or_default().into()).or_default() += 1;
-            }
+    }
+    let remaining = objects();
+    if remaining.is_empty() {
+        return;
+    }
+    let name = crate::status::qualified(&resource.group, &resource.plural);
+    left.objects.insert(name, remaining.len());
+    for object in remaining {
+        let value = object.value();
+        for finalizer in value["metadata"]["finalizers"].as_array().into_iter().flatten() {
+            *left.finalizers.entry(finalizer.as_str().unwrap_or_default().into()).or_default() += 1;
         }
     }
 }
@@ -223,5 +233,49 @@ fn set_condition(value: &mut Value, kind: &str, status: &str, reason: &str, mess
             *old = condition;
         }
         None => list.push(condition),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::feed::Feed;
+    use super::*;
+    use crate::serve::testing::server;
+
+    /// Whatever kept one namespace waiting kept all others.
+    #[tokio::test]
+    async fn namespaces_go_while_another_one_is_worked_on() {
+        let server = server().await;
+        let client = Client::new(server.clone(), "system:kube-controller-manager", "test");
+        let mut controller = Namespaces::new(client.clone());
+        let mut feed = Feed::open(&server.store, &controller.watched());
+        let mut queue = Queue::default();
+        for name in ["a", "b"] {
+            let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+            client.create("namespaces", "", namespace).await.expect("a namespace");
+            let held = json!({"apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": "held", "finalizers": ["example.com/mine"]}});
+            client.create("configmaps", name, held).await.expect("what it has");
+            client.delete("namespaces", "", name, &DeleteOptions::default()).await.expect("it is to go");
+        }
+        feed.drain(|change| controller.observe(change, &mut queue)).expect("in time");
+        let mut begin = |name: &str| controller.begin(&name.into()).expect("work");
+        let waiting = begin("a");
+        assert_eq!(begin("b").await.expect("it goes"), Some(FIRST_LOOK));
+        assert_eq!(begin("b").await.expect("it goes"), Some(FIRST_LOOK * 2), "nothing new: later");
+        let conditions = |name: &str| {
+            let namespace = client.get("namespaces", "", name).expect("it is held").value();
+            namespace["status"]["conditions"].as_array().map_or(0, Vec::len)
+        };
+        assert_eq!((conditions("a"), conditions("b")), (0, 5));
+        let released = client.update("configmaps", "b", "held", |held| {
+            held["metadata"]["finalizers"] = json!([]);
+            Ok(())
+        });
+        released.await.expect("written");
+        assert_eq!(begin("b").await.expect("it goes"), None);
+        assert!(client.get("namespaces", "", "b").is_none());
+        assert_eq!(waiting.await.expect("it goes"), Some(FIRST_LOOK));
+        assert_eq!(conditions("a"), 5);
     }
 }

@@ -7,26 +7,39 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::FutureExt as _;
 use tokio::time::Instant;
 
 use super::events::Recorder;
 use super::feed::Change;
 use super::index::{Index, by_node};
-use super::pods::is_terminal;
+use super::pods::{evict, is_terminal};
 use super::queue::Queue;
-use super::runner::Controller;
+use super::runner::{Controller, Work};
 use crate::client::Client;
-use crate::scheduler::{Taint, Toleration, set_condition, tolerations};
-use crate::status::Result;
+use crate::scheduler::{Taint, Toleration, tolerations};
 use crate::store::{Key, ObjectRef, ResourceId};
-use crate::write::DeleteOptions;
 
 pub struct TaintEviction {
     client: Client,
     recorder: Recorder,
     pods: Index,
-    /// When pods have to leave that tolerate what is on their node for a while.
-    leaving: HashMap<Key, Instant>,
+    /// Pods that tolerate what is on their node for a while.
+    leaving: HashMap<Key, Leaving>,
+}
+
+/// When a pod has to leave.
+struct Leaving {
+    at: Instant,
+    /// It is being made to: that it goes by now is not against what was said of it.
+    is_begun: bool,
+}
+
+/// What there is to do about a pod.
+pub(super) enum Step {
+    /// Nothing, but for another look after a while.
+    Wait(Option<Duration>),
+    Evict(ObjectRef),
 }
 
 impl TaintEviction {
@@ -36,7 +49,7 @@ impl TaintEviction {
 
     /// The pod may stay after all, or somebody else deleted it.
     fn cancel(&mut self, pod: &ObjectRef) {
-        if self.leaving.remove(&pod.key).is_some() {
+        if self.leaving.remove(&pod.key).is_some_and(|leaving| !leaving.is_begun) {
             self.say(pod, "Cancelling deletion of");
         }
     }
@@ -106,46 +119,54 @@ impl Controller for TaintEviction {
         }
     }
 
-    async fn sync(&mut self, key: &Key) -> Result<Option<Duration>> {
-        let Some(pod) = self.client.get("pods", &key.namespace, &key.name) else { return Ok(None) };
-        if pod.keys.deleting || is_terminal(&pod) {
-            return Ok(None);
+    fn begin(&mut self, key: &Key) -> Option<Work> {
+        let step = self.next(key);
+        let client = self.client.clone();
+        let why = "Taint manager: deleting due to NoExecute taint";
+        let work = async move {
+            match step {
+                Step::Wait(again) => Ok(again),
+                Step::Evict(pod) => evict(&client, &pod, "DeletionByTaintManager", why).await.map(|()| None),
+            }
+        };
+        Some(work.boxed())
+    }
+}
+
+impl TaintEviction {
+    /// Decides about a pod, and says what is decided.
+    fn next(&mut self, key: &Key) -> Step {
+        let found = self.client.get("pods", &key.namespace, &key.name);
+        let Some(pod) = found.filter(|pod| !pod.keys.deleting && !is_terminal(pod)) else { return Step::Wait(None) };
+        let Some(node) = by_node(&pod).and_then(|n| self.client.get("nodes", "", n)) else { return Step::Wait(None) };
+        // It is still there: the last attempt failed.
+        if let Some(leaving) = self.leaving.get_mut(key) {
+            leaving.is_begun = false;
         }
-        let Some(node) = by_node(&pod).and_then(|n| self.client.get("nodes", "", n)) else { return Ok(None) };
         let taints = evicting(&node);
         if taints.is_empty() {
             self.cancel(&pod);
-            return Ok(None);
+            return Step::Wait(None);
         }
         match stay(&tolerations(&pod.without_owners()["spec"]), &taints) {
             Stay::Always => {
                 self.cancel(&pod);
-                return Ok(None);
+                return Step::Wait(None);
             }
             Stay::Not => self.cancel(&pod),
             Stay::For(seconds) => {
                 let now = Instant::now();
                 let at = now.checked_add(Duration::from_secs(seconds)).unwrap_or_else(|| now + Queue::<Key>::LONG);
-                let left = self.leaving.entry(key.clone()).or_insert(at).saturating_duration_since(now);
+                let leaving = self.leaving.entry(key.clone()).or_insert(Leaving { at, is_begun: false });
+                let left = leaving.at.saturating_duration_since(now);
                 if !left.is_zero() {
-                    return Ok(Some(left));
+                    return Step::Wait(Some(left));
                 }
+                leaving.is_begun = true;
             }
         }
         self.say(&pod, "Marking for deletion");
-        let marked = self.client.update_status("pods", &key.namespace, &key.name, |value| {
-            let generation = value["metadata"]["generation"].clone();
-            let why = "Taint manager: deleting due to NoExecute taint";
-            set_condition(value, "DisruptionTarget", "True", "DeletionByTaintManager", why, generation);
-            Ok(())
-        });
-        match marked.await {
-            Err(error) if !error.is_not_found() => return Err(error),
-            _ => {}
-        }
-        self.client.delete_object("pods", &pod, DeleteOptions::default()).await?;
-        self.leaving.remove(key);
-        Ok(None)
+        Step::Evict(pod)
     }
 }
 
@@ -207,5 +228,35 @@ mod tests {
             tokio::task::yield_now().await;
         };
         tokio::time::timeout(Duration::from_secs(10), told()).await.expect("it is told");
+    }
+
+    /// Whatever kept the eviction of one pod waiting kept those of all others.
+    #[tokio::test]
+    async fn pods_leave_while_the_eviction_of_another_one_goes_on() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:kube-controller-manager", "test");
+        let mut controller = TaintEviction::new(client.clone(), Recorder::start(client.clone()));
+        let mut feed = Feed::open(&server.store, &controller.watched());
+        let mut queue = Queue::default();
+        let taints = json!([{"key": "mine", "effect": "NoExecute"}]);
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "spec": {"taints": taints}});
+        client.create("nodes", "", node).await.expect("a node");
+        let now = json!([{"key": "mine", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0}]);
+        for (name, tolerations) in [("a", json!([])), ("b", now)] {
+            let containers = json!([{"name": "c", "image": "i"}]);
+            let spec = json!({"nodeName": "n", "containers": containers, "tolerations": tolerations});
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
+            client.create("pods", "default", pod).await.expect("a pod");
+        }
+        feed.drain(|change| controller.observe(change, &mut queue)).expect("in time");
+        let is_leaving = |name: &str| client.get("pods", "default", name).is_none_or(|pod| pod.keys.deleting);
+        let waiting = controller.begin(&Key::new("default", "a")).expect("work");
+        let b = Key::new("default", "b");
+        assert_eq!(controller.begin(&b).expect("work").await.expect("it goes"), None);
+        assert!(is_leaving("b") && !is_leaving("a"));
+        // It was told that the pod goes, and not that it does not once it is gone.
+        assert!(controller.leaving.get(&b).is_some_and(|leaving| leaving.is_begun));
+        assert_eq!(waiting.await.expect("it goes"), None);
+        assert!(is_leaving("a"));
     }
 }
