@@ -11,6 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use proto::time::Timestamp;
 use serde_json::{Value, json};
+use x509_parser::certificate::X509Certificate;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer as _;
@@ -36,7 +37,7 @@ const LEGACY: &str = "kubernetes.io/legacy-unknown";
 const YEAR: i64 = 365 * 86_400;
 /// The shortest life that a request may ask for.
 const SHORTEST: i64 = 600;
-/// How long requests stay: those that are done or denied, and those that nobody decides.
+/// How long requests stay: those that are done, denied or failed, and those that nobody decides or signs.
 const DONE_KEPT: i64 = 3600;
 const PENDING_KEPT: i64 = 86_400;
 
@@ -255,8 +256,7 @@ impl Controller for Signer {
             Some(asked) => match asked.refusal(signer, &usages) {
                 Some(why) => Err(why.to_owned()),
                 None => {
-                    let subject = (asked.common_name.as_str(), asked.organizations.as_slice());
-                    let signed = self.authority.sign(&String::from_utf8_lossy(&pem), subject, &usages, life);
+                    let signed = self.authority.sign(&String::from_utf8_lossy(&pem), &usages, life);
                     signed.map_err(|e| e.to_string())
                 }
             },
@@ -295,20 +295,44 @@ impl Controller for Cleaner {
 
     async fn sync(&mut self, name: &Box<str>) -> Result<Option<Duration>> {
         let Some(request) = self.0.get(REQUESTS, "", name) else { return Ok(None) };
-        let value = request.value();
-        let conditions = value["status"]["conditions"].as_array().into_iter().flatten();
-        let decided = conditions.map(|c| seconds(&c["lastUpdateTime"])).max();
-        let gone_at = match decided {
-            Some(at) => at + DONE_KEPT,
-            None => seconds(&value["metadata"]["creationTimestamp"]) + PENDING_KEPT,
-        };
-        let left = gone_at - Timestamp::now().seconds;
+        let Some(goes_at) = goes_at(&request.value()) else { return Ok(None) };
+        let left = goes_at - Timestamp::now().seconds;
         if left > 0 {
             return Ok(Some(Duration::from_secs(left.unsigned_abs())));
         }
         self.0.delete_object(REQUESTS, &request, DeleteOptions::default()).await?;
         Ok(None)
     }
+}
+
+/// When a request goes, in seconds since 1970, by the first of what its conditions say; None for one that stays.
+fn goes_at(request: &Value) -> Option<i64> {
+    let after = |time: &Value, kept: i64| Some(seconds(time)).filter(|at| *at != 0).map(|at| at + kept);
+    let conditions = request["status"]["conditions"].as_array().filter(|conditions| !conditions.is_empty());
+    let Some(conditions) = conditions else {
+        return after(&request["metadata"]["creationTimestamp"], PENDING_KEPT);
+    };
+    let issued = request["status"]["certificate"].as_str().filter(|certificate| !certificate.is_empty());
+    let ends = conditions.iter().flat_map(|condition| {
+        let decided = &condition["lastUpdateTime"];
+        match condition["type"].as_str() {
+            Some("Approved") => match issued {
+                Some(certificate) => [after(decided, DONE_KEPT), good_until(certificate)],
+                None => [after(decided, PENDING_KEPT), None],
+            },
+            Some("Denied" | "Failed") => [after(decided, DONE_KEPT), None],
+            _ => [None, None],
+        }
+    });
+    ends.flatten().min()
+}
+
+/// Until when a certificate is good, in seconds since 1970; None for what is none.
+fn good_until(certificate: &str) -> Option<i64> {
+    let text = STANDARD.decode(certificate).ok()?;
+    let (_, pem) = x509_parser::pem::parse_x509_pem(&text).ok()?;
+    let (_, certificate) = X509Certificate::from_der(&pem.contents).ok()?;
+    Some(certificate.validity().not_after.timestamp())
 }
 
 #[cfg(test)]
@@ -347,5 +371,34 @@ mod tests {
             Asked::parse(b"-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"),
             None
         );
+    }
+
+    /// What was approved and waited for its signature went after an hour, and a certificate that was good no more stayed as
+    /// long as any other.
+    #[test]
+    fn requests_stay_as_long_as_somebody_may_still_need_them() {
+        let goes_at = |conditions: &[(&str, &str)], certificate: &str| {
+            let condition = |(kind, at): &(&str, &str)| json!({"type": kind, "status": "True", "lastUpdateTime": at});
+            let conditions: Vec<Value> = conditions.iter().map(condition).collect();
+            goes_at(&json!({"metadata": {"creationTimestamp": "1970-01-01T00:01:40Z"},
+                "status": {"conditions": conditions, "certificate": STANDARD.encode(certificate)}}))
+        };
+        let at = "1970-01-01T00:03:20Z";
+        assert_eq!(goes_at(&[], ""), Some(100 + PENDING_KEPT));
+        assert_eq!(goes_at(&[("Approved", at)], ""), Some(200 + PENDING_KEPT));
+        assert_eq!(goes_at(&[("Denied", at)], ""), Some(200 + DONE_KEPT));
+        let failed = [("Approved", at), ("Failed", "1970-01-01T00:05:00Z")];
+        assert_eq!(goes_at(&failed, ""), Some(300 + DONE_KEPT));
+        assert_eq!(goes_at(&[("Approved", at)], "of another kind"), Some(200 + DONE_KEPT));
+        assert_eq!(goes_at(&[("Other", at)], ""), None);
+        let certificate = |year| {
+            let mut params = rcgen::CertificateParams::default();
+            params.not_after = rcgen::date_time_ymd(year, 1, 1);
+            let key = rcgen::KeyPair::generate().expect("a key");
+            params.self_signed(&key).expect("a certificate").pem()
+        };
+        let late = "2000-12-31T23:59:00Z";
+        assert_eq!(goes_at(&[("Approved", late)], &certificate(2001)), Some(978_307_200));
+        assert_eq!(goes_at(&[("Approved", late)], &certificate(2002)), Some(978_307_140 + DONE_KEPT));
     }
 }

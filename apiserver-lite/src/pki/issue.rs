@@ -6,8 +6,8 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
 };
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -15,7 +15,7 @@ use time::{Duration, OffsetDateTime};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 use super::file::{read, tighten, write_private, write_public};
-use super::{Pair, PkiError, rsa};
+use super::{Pair, PkiError, request, rsa};
 
 /// As kubeadm: authorities live ten years, the rest one.
 const AUTHORITY_DAYS: i64 = 3650;
@@ -140,30 +140,6 @@ fn validity(life: Duration) -> (OffsetDateTime, OffsetDateTime) {
     (now - backdate, now + life)
 }
 
-fn key_usage(name: &str) -> Option<KeyUsagePurpose> {
-    Some(match name {
-        "signing" | "digital signature" => KeyUsagePurpose::DigitalSignature,
-        "content commitment" => KeyUsagePurpose::ContentCommitment,
-        "key encipherment" => KeyUsagePurpose::KeyEncipherment,
-        "key agreement" => KeyUsagePurpose::KeyAgreement,
-        "data encipherment" => KeyUsagePurpose::DataEncipherment,
-        _ => return None,
-    })
-}
-
-fn extended_usage(name: &str) -> Option<ExtendedKeyUsagePurpose> {
-    Some(match name {
-        "any" => ExtendedKeyUsagePurpose::Any,
-        "server auth" => ExtendedKeyUsagePurpose::ServerAuth,
-        "client auth" => ExtendedKeyUsagePurpose::ClientAuth,
-        "code signing" => ExtendedKeyUsagePurpose::CodeSigning,
-        "email protection" | "s/mime" => ExtendedKeyUsagePurpose::EmailProtection,
-        "timestamping" => ExtendedKeyUsagePurpose::TimeStamping,
-        "ocsp signing" => ExtendedKeyUsagePurpose::OcspSigning,
-        _ => return None,
-    })
-}
-
 /// A certificate authority that can sign.
 pub struct Authority {
     certificate: String,
@@ -252,30 +228,14 @@ impl Authority {
         Ok((certificate.pem(), key.serialize_pem()))
     }
 
-    /// Signs a request (PEM): its key and its alternative names, under a subject, usages and a life that the caller has
-    /// checked. Usages are those of the certificates API; unknown ones are left out.
+    /// Signs a request (PEM): its key, its subject and its alternative names, with usages and a life that the caller has
+    /// checked. Usages are those of the certificates API.
     ///
     /// # Errors
-    /// When the request does not parse, or there are too many organizations.
-    pub fn sign(
-        &self,
-        request: &str,
-        (common_name, organizations): (&str, &[String]),
-        usages: &[&str],
-        life: Duration,
-    ) -> Result<String, PkiError> {
-        if organizations.len() > MAX_GROUPS {
-            return Err(PkiError::TooManyGroups);
-        }
-        let mut request = CertificateSigningRequestParams::from_pem(request)?;
-        let params = &mut request.params;
-        params.distinguished_name = subject(common_name, organizations);
-        params.is_ca = IsCa::ExplicitNoCa;
-        params.key_usages = usages.iter().filter_map(|u| key_usage(u)).collect();
-        params.extended_key_usages = usages.iter().filter_map(|u| extended_usage(u)).collect();
-        params.use_authority_key_identifier_extension = true;
-        (params.not_before, params.not_after) = validity(life);
-        Ok(request.signed_by(&self.issuer)?.pem())
+    /// When the request does not parse or was not made with its key, and for usages that do not exist.
+    pub fn sign(&self, request: &str, usages: &[&str], life: Duration) -> Result<String, PkiError> {
+        let signed = request::sign(request, (&self.der, self.issuer.key()), usages, validity(life))?;
+        Ok(pem("CERTIFICATE", &signed))
     }
 
     /// Whether a certificate (PEM) still does for `leaf`.

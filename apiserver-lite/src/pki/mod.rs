@@ -6,9 +6,11 @@
 //! there, so that no reader sees half of one. Leaf certificates with less than a third of their life left, or with
 //! names that no longer fit, are issued anew at the start and while the server runs; authorities never are.
 
+mod der;
 mod file;
 mod issue;
 mod names;
+mod request;
 mod rsa;
 
 use std::net::IpAddr;
@@ -30,6 +32,9 @@ pub enum PkiError {
     Issue(#[from] rcgen::Error),
     #[error("a certificate can carry at most two groups")]
     TooManyGroups,
+    /// Somebody else's request for a certificate is of no use.
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// The files of a cluster's keys and certificates.

@@ -10,6 +10,8 @@ use std::sync::OnceLock;
 use num_bigint::BigUint;
 use rustls_pki_types::PrivatePkcs8KeyDer;
 
+use super::der::{INTEGER, OCTETS, SEQUENCE, element};
+
 /// Bits of each prime.
 const HALF: u64 = 1024;
 /// Rounds of Miller-Rabin: table B.1 of FIPS 186-5 asks for 4 for primes of this length at 2^-112.
@@ -99,28 +101,13 @@ fn primes() -> (BigUint, BigUint) {
     }
 }
 
-fn element(tag: u8, content: &[u8]) -> Vec<u8> {
-    let mut out = vec![tag];
-    let length = content.len().to_be_bytes();
-    let digits = &length[length.iter().position(|byte| *byte != 0).unwrap_or(length.len() - 1)..];
-    match content.len() {
-        0..128 => out.push(digits[0]),
-        _ => {
-            out.push(0x80 | u8::try_from(digits.len()).unwrap_or(8));
-            out.extend_from_slice(digits);
-        }
-    }
-    out.extend_from_slice(content);
-    out
-}
-
 fn integer(number: &BigUint) -> Vec<u8> {
     let mut bytes = number.to_bytes_be();
     // The highest bit is the sign.
     if bytes[0] & 0x80 != 0 {
         bytes.insert(0, 0);
     }
-    element(0x02, &bytes)
+    element(INTEGER, &bytes)
 }
 
 /// A new key in PKCS#8; takes some tens of milliseconds on each of two cores.
@@ -144,11 +131,11 @@ pub fn generate() -> PrivatePkcs8KeyDer<'static> {
             private % q_less,
             coefficient,
         ];
-        let key = element(0x30, &numbers.iter().flat_map(integer).collect::<Vec<u8>>());
+        let key = element(SEQUENCE, &numbers.iter().flat_map(integer).collect::<Vec<u8>>());
         // rsaEncryption, with no parameters.
         let algorithm = [0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00];
-        let parts = [integer(&BigUint::ZERO), algorithm.to_vec(), element(0x04, &key)].concat();
-        return element(0x30, &parts).into();
+        let parts = [integer(&BigUint::ZERO), algorithm.to_vec(), element(OCTETS, &key)].concat();
+        return element(SEQUENCE, &parts).into();
     }
 }
 
