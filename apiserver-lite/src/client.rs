@@ -19,21 +19,21 @@ use crate::write::{self, DeleteOptions, Target, WriteOptions};
 #[derive(Clone)]
 pub struct Client {
     server: Arc<ApiServer>,
-    user: Arc<User>,
+    /// With the user.
     options: Arc<WriteOptions>,
 }
 
 impl Client {
     /// `user` is a name such as `system:kube-scheduler`; `manager` is what managed fields are kept under.
     pub fn new(server: Arc<ApiServer>, user: &str, manager: &str) -> Self {
-        let options = WriteOptions { manager: manager.into(), ..WriteOptions::default() };
-        Client { server, user: Arc::new(User::system(user)), options: Arc::new(options) }
+        let options = WriteOptions { manager: manager.into(), user: User::system(user), ..WriteOptions::default() };
+        Client { server, options: Arc::new(options) }
     }
 
     /// The same under another name as a manager of fields.
     #[must_use]
     pub fn named(&self, manager: &str) -> Self {
-        let options = WriteOptions { manager: manager.into(), ..WriteOptions::default() };
+        let options = WriteOptions { manager: manager.into(), ..WriteOptions::clone(&self.options) };
         Client { options: Arc::new(options), ..self.clone() }
     }
 
@@ -78,7 +78,7 @@ impl Client {
     /// # Errors
     /// As a POST.
     pub async fn create_as(&self, resource: &Resource, namespace: &str, value: Value) -> Result<ObjectRef> {
-        write::create(&self.server, resource, namespace, value, &self.options, &self.user).await
+        write::create(&self.server, resource, namespace, value, &self.options, &self.options.user).await
     }
 
     /// Changes an object as it is now: `change` gets the newest state, again when somebody was faster.
@@ -160,13 +160,13 @@ impl Client {
         replaced.await
     }
 
-    /// Deletes an object, or marks it as going away.
+    /// Deletes an object, or marks it as going away, if admission lets the user.
     ///
     /// # Errors
     /// As a DELETE.
     pub async fn delete(&self, resource: &str, namespace: &str, name: &str, options: &DeleteOptions) -> Result<()> {
         let resource = self.resource(resource)?;
-        write::delete(&self.server, &resource, namespace, name, options).await.map(|_| ())
+        write::delete_as(&self.server, &self.options.user, &resource, namespace, name, options).await.map(|_| ())
     }
 
     /// Deletes the object that `object` is a state of, and no later one of its name; gone already is fine.
@@ -175,10 +175,19 @@ impl Client {
     /// As a DELETE.
     pub async fn delete_object(&self, resource: &str, object: &ObjectRef, options: DeleteOptions) -> Result<()> {
         let options = DeleteOptions { uid: Some(object.keys.uid.to_string()), ..options };
-        match self.delete(resource, &object.key.namespace, &object.key.name, &options).await {
-            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
-            done => done,
-        }
+        gone_is_fine(self.delete(resource, &object.key.namespace, &object.key.name, &options).await)
+    }
+
+    /// Removes an object whose time is over, as a store does that lets go of it by itself: admission is not asked, and
+    /// gone already is fine.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub async fn expire(&self, resource: &str, object: &ObjectRef) -> Result<()> {
+        let resource = self.resource(resource)?;
+        let options = DeleteOptions { uid: Some(object.keys.uid.to_string()), ..DeleteOptions::default() };
+        let gone = write::delete(&self.server, &resource, &object.key.namespace, &object.key.name, &options);
+        gone_is_fine(gone.await.map(|_| ()))
     }
 
     /// Assigns a pod to a node.
@@ -197,7 +206,101 @@ impl Client {
     }
 }
 
+/// Another object of the name is as good as none.
+fn gone_is_fine(deleted: Result<()>) -> Result<()> {
+    match deleted {
+        Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+        done => done,
+    }
+}
+
 /// What a closure given to [`Client::update`] returns to give up without a write.
 pub fn unchanged() -> ApiError {
     ApiError::new(304, "", "nothing to write")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const SCHEDULER: &str = "system:kube-scheduler";
+
+    /// A client of a server with a policy about some requests: whoever does not fit the expression is refused.
+    async fn under(rule: Value, expression: &str) -> Client {
+        const GROUP: &str = "admissionregistration.k8s.io";
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server, "system:apiserver", "test");
+        let policy = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "ValidatingAdmissionPolicy",
+            "metadata": {"name": "p"}, "spec": {"matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": expression}]}});
+        client.create(&format!("validatingadmissionpolicies.{GROUP}"), "", policy).await.expect("a policy");
+        let binding = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": "p"}, "spec": {"policyName": "p", "validationActions": ["Deny"]}});
+        client.create(&format!("validatingadmissionpolicybindings.{GROUP}"), "", binding).await.expect("a binding");
+        client
+    }
+
+    fn rule(operations: &[&str], resources: &[&str]) -> Value {
+        json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": operations, "resources": resources})
+    }
+
+    async fn map(client: &Client) -> ObjectRef {
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
+        client.create("configmaps", "default", map).await.expect("a map")
+    }
+
+    /// Policies and webhooks were asked about deletes over HTTP only, and not about those of controllers.
+    #[tokio::test]
+    async fn a_delete_by_a_controller_is_asked_about_as_any_other() {
+        let expression = format!("request.userInfo.username == '{SCHEDULER}' && has(request.options.preconditions)");
+        let client = under(rule(&["DELETE"], &["configmaps"]), &expression).await;
+        let object = map(&client).await;
+        let refused = client.delete_object("configmaps", &object, DeleteOptions::default()).await;
+        let refused = refused.expect_err("it is another user");
+        assert_eq!(refused.code(), 422, "{refused}");
+        assert!(client.get("configmaps", "default", "m").is_some());
+        let allowed = Client::new(client.server().clone(), SCHEDULER, "test").named("other");
+        allowed.delete_object("configmaps", &object, DeleteOptions::default()).await.expect("it is that user");
+        assert!(client.get("configmaps", "default", "m").is_none());
+    }
+
+    /// As upstream's store lets go of events by itself.
+    #[tokio::test]
+    async fn nobody_is_asked_about_what_has_run_out() {
+        let client = under(rule(&["DELETE"], &["configmaps"]), "false").await;
+        let object = map(&client).await;
+        client.expire("configmaps", &object).await.expect("nobody is asked");
+        assert!(client.get("configmaps", "default", "m").is_none());
+        client.expire("configmaps", &object).await.expect("gone already is fine");
+    }
+
+    /// Only creates went by the client's user; everything else was shown as the server's own.
+    #[tokio::test]
+    async fn whatever_a_client_writes_is_shown_as_its_users() {
+        let rule = rule(&["CREATE", "UPDATE"], &["pods", "pods/status", "pods/binding"]);
+        let expression = format!("request.userInfo.username == '{SCHEDULER}'");
+        let other = under(rule, &expression).await;
+        let client = Client::new(other.server().clone(), SCHEDULER, "test");
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        assert_eq!(other.create("pods", "default", pod.clone()).await.expect_err("another user").code(), 422);
+        client.create("pods", "default", pod).await.expect("created");
+        let label = |value: &mut Value| {
+            value["metadata"]["labels"]["a"] = "b".into();
+            Ok(())
+        };
+        assert_eq!(other.update("pods", "default", "p", label).await.expect_err("another user").code(), 422);
+        client.update("pods", "default", "p", label).await.expect("updated");
+        let reason = |value: &mut Value| {
+            value["status"]["reason"] = "R".into();
+            Ok(())
+        };
+        client.update_status("pods", "default", "p", reason).await.expect("its status too");
+        let said = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "status": {"message": "m"}});
+        let pod = client.apply_status("pods", "default", "p", &said).await.expect("applied");
+        assert_eq!(other.bind(&pod, "n").await.expect_err("another user").code(), 422);
+        client.bind(&pod, "n").await.expect("bound");
+    }
 }

@@ -12,6 +12,7 @@ use super::subject::Forms;
 use super::{Call, Operation};
 use crate::resource::Resource;
 use crate::selectors::Labels;
+use crate::status::Result;
 use crate::store::ResourceId;
 
 /// Group, version and kind.
@@ -87,36 +88,44 @@ impl<'a> Attributes<'a> {
     }
 
     /// An object of the request in the version of a resource.
-    pub fn versioned<'v>(&self, value: &'v Value, to: &Resource) -> Cow<'v, Value> {
+    ///
+    /// # Errors
+    /// 500 when it cannot be converted: nobody may judge it as what it is not.
+    pub fn versioned<'v>(&self, value: &'v Value, to: &Resource) -> Result<Cow<'v, Value>> {
         let own = OWN_KIND.contains(&self.call.subresource);
         if !own || value["apiVersion"].as_str() == Some(&to.api_version()) {
-            return Cow::Borrowed(value);
+            return Ok(Cow::Borrowed(value));
         }
         let mut value = value.clone();
-        if let Err(error) = crate::crd::to_version_now(self.call.server, to, &mut value, &to.api_version()) {
-            tracing::warn!(error = %error.status().message, "an object is looked at in a version that it was not converted to");
-        }
-        Cow::Owned(crate::read::convert(to, value))
+        crate::crd::to_version_now(self.call.server, to, &mut value, &to.api_version())?;
+        Ok(Cow::Owned(crate::read::convert(to, value)))
     }
 
     /// The stored object spelled out in the version of a resource.
-    pub fn old(&self, to: &Resource) -> Option<&Value> {
-        Some(self.old.of(self.call.old?, (&*to.group, &*to.version), |value| self.spelled_out(value, to)))
+    ///
+    /// # Errors
+    /// As [`Attributes::versioned`].
+    pub fn old(&self, to: &Resource) -> Result<Option<&Value>> {
+        let Some(old) = self.call.old else { return Ok(None) };
+        self.old.of(old, (&*to.group, &*to.version), |value| self.spelled_out(value, to)).map(Some)
     }
 
     /// The same as Go writes it: with what its type always has, even empty. Expressions find that, and patches go there.
     /// What this makes is kept by [`Forms`].
-    pub fn spelled_out<'v>(&self, value: &'v Value, to: &Resource) -> Cow<'v, Value> {
-        let value = self.versioned(value, to);
+    ///
+    /// # Errors
+    /// As [`Attributes::versioned`].
+    pub fn spelled_out<'v>(&self, value: &'v Value, to: &Resource) -> Result<Cow<'v, Value>> {
+        let value = self.versioned(value, to)?;
         let kind = self.kind(to);
         let set = proto::schema::TypeSet::built_in();
         let id = Some(()).filter(|()| !to.custom && value["kind"].as_str().is_none_or(|said| *said == kind.kind));
         let Some(id) = id.and_then(|()| set.kind(&kind.group, &kind.version, &kind.kind)) else {
-            return value;
+            return Ok(value);
         };
         let mut text = Vec::with_capacity(2048);
         proto::json::write(set, id, &value, &mut text);
-        proto::json::parse(&text).map_or(value, |parsed| Cow::Owned(parsed.value))
+        Ok(proto::json::parse(&text).map_or(value, |parsed| Cow::Owned(parsed.value)))
     }
 
     /// The namespace that the object lies in; None for what lies in none.
@@ -194,4 +203,78 @@ pub fn labels_of(object: &Value) -> Box<Labels> {
         labels.map(|(key, value)| (key.as_str().into(), value.as_str().unwrap_or_default().into())).collect();
     labels.sort_unstable();
     labels.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::policy::{self, Binding, Compiled, Policy};
+    use super::super::subject::Subject;
+    use super::super::webhook::{self, Clients, Webhook};
+    use super::*;
+    use crate::request::User;
+
+    /// Of two versions of a kind, which are converted by a server that is not there.
+    fn versions() -> Vec<Arc<Resource>> {
+        let schema = json!({"openAPIV3Schema": {"type": "object"}});
+        let version =
+            |name: &str, storage: bool| json!({"name": name, "served": true, "storage": storage, "schema": schema});
+        let webhook =
+            json!({"clientConfig": {"url": "https://127.0.0.1:1/convert"}, "conversionReviewVersions": ["v1"]});
+        let names = json!({"plural": "foos", "kind": "Foo"});
+        let definition = json!({"metadata": {"name": "foos.g.io"}, "spec": {
+            "group": "g.io", "scope": "Cluster", "names": names,
+            "conversion": {"strategy": "Webhook", "webhook": webhook},
+            "versions": [version("v1", true), version("v2", false)]},
+            "status": {"acceptedNames": names, "storedVersions": ["v1"]}});
+        crate::crd::resources(&definition, 0, None)
+    }
+
+    fn policy_that(failure: &str) -> Policy {
+        let rule = json!({"apiGroups": ["g.io"], "apiVersions": ["v2"], "operations": ["*"], "resources": ["*"]});
+        let policy = json!({"metadata": {"name": "p"}, "spec": {"failurePolicy": failure,
+            "matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": "!has(object.wrong)"}]}});
+        let binding = json!({"metadata": {"name": "b"}, "spec": {"policyName": "p", "validationActions": ["Deny"]}});
+        Policy { compiled: Arc::new(Compiled::new(&policy, 1)), bindings: vec![Binding::new(&binding)] }
+    }
+
+    /// It was relabelled and pruned by the schema of the other version, and judged as that.
+    #[tokio::test]
+    async fn nobody_judges_an_object_that_could_not_be_converted() {
+        let server = crate::serve::testing::server().await;
+        let all = versions();
+        let of = |version: &str| all.iter().find(|r| &*r.version == version).expect("it is served").clone();
+        let (own, other) = (of("v1"), of("v2"));
+        let user = User::default();
+        let call = Call {
+            server: &server,
+            user: &user,
+            operation: Operation::Create,
+            resource: &own,
+            subresource: "",
+            namespace: "",
+            name: "a",
+            old: None,
+            dry_run: false,
+            said: &[],
+        };
+        let object = json!({"apiVersion": "g.io/v1", "kind": "Foo", "metadata": {"name": "a"}, "wrong": true});
+        let attributes = Attributes::new(&call, Some(&object));
+        assert!(attributes.siblings.set(vec![other.clone()]).is_ok(), "nobody has looked");
+        assert!(attributes.versioned(&object, &own).is_ok_and(|same| *same == object));
+        assert_eq!(attributes.versioned(&object, &other).expect_err("nobody converts it").code(), 500);
+        let subject = Subject::seen(Some(&object));
+        let refused = policy::validate(&[policy_that("Fail")], &attributes, &subject).expect_err("it counts");
+        let text = &refused.status().message;
+        assert!(text.contains("failed to configure binding: failed to convert object version: "), "{text}");
+        policy::validate(&[policy_that("Ignore")], &attributes, &subject).expect("it does not count");
+        let rule = json!({"apiGroups": ["g.io"], "apiVersions": ["v2"], "operations": ["*"], "resources": ["*"]});
+        let hooks = json!({"metadata": {"name": "c"}, "webhooks": [{"name": "w.x.io", "rules": [rule],
+            "failurePolicy": "Ignore", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+            "clientConfig": {"url": "https://127.0.0.1:1/"}}]});
+        let hooks: Vec<Arc<Webhook>> = Webhook::all(&hooks, 1).into_iter().map(Arc::new).collect();
+        let refused = webhook::validate(&Clients::default(), &hooks, &attributes, &subject).await;
+        let refused = refused.expect_err("whatever the webhook's policy is");
+        assert_eq!(refused.code(), 500);
+        assert!(refused.status().message.starts_with("Internal error occurred: "), "{refused}");
+    }
 }

@@ -158,7 +158,11 @@ impl Constraints {
             return Ok(None);
         }
         if let Some(selector) = &self.objects {
-            let fits = |object: Option<&Value>| object.is_some_and(|object| selector.matches(&labels_of(object)));
+            // The options of a connection have no metadata, and what has none fits no selector, whatever that asks for.
+            let has_labels = attributes.call.operation != Operation::Connect;
+            let fits = |object: Option<&Value>| {
+                object.is_some_and(|object| has_labels && selector.matches(&labels_of(object)))
+            };
             if !fits(new) && !fits(attributes.call.old) {
                 return Ok(None);
             }
@@ -186,5 +190,55 @@ impl Operation {
     /// Whether the request brings no object.
     pub fn is_delete(self) -> bool {
         self == Operation::Delete
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::admission::Call;
+    use crate::request::User;
+
+    fn rule(operation: &str, resource: &str) -> Value {
+        json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": [operation], "resources": [resource]})
+    }
+
+    fn selected(operator: &str, values: &[&str]) -> Value {
+        json!({"matchExpressions": [{"key": "a", "operator": operator, "values": values}]})
+    }
+
+    /// Options of a connection, which no label is missing from, were selected by the labels that they do not have.
+    #[tokio::test]
+    async fn no_object_selector_is_about_a_connection() {
+        let server = crate::serve::testing::server().await;
+        let pods = server.resources.lookup("", "v1", "pods").expect("built in");
+        let rules = json!([rule("CONNECT", "pods/exec"), rule("CREATE", "pods")]);
+        let user = User::default();
+        let matches = |operation: Operation, subresource: &str, object: &Value, selector: &Value| {
+            let call = Call {
+                server: &server,
+                user: &user,
+                operation,
+                resource: &pods,
+                subresource,
+                namespace: "default",
+                name: "p",
+                old: None,
+                dry_run: false,
+                said: &[],
+            };
+            let constraints = Constraints::of_webhook(&json!({"rules": rules, "objectSelector": selector}));
+            let attributes = Attributes::new(&call, Some(object));
+            constraints.matches(&attributes, Some(object)).expect("no namespace is asked for").is_some()
+        };
+        let options = json!({"apiVersion": "v1", "kind": "PodExecOptions", "command": ["c"]});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}});
+        for selector in [selected("DoesNotExist", &[]), selected("NotIn", &["b"])] {
+            assert!(!matches(Operation::Connect, "exec", &options, &selector), "{selector}");
+            assert!(matches(Operation::Create, "", &pod, &selector), "{selector}");
+        }
+        assert!(matches(Operation::Connect, "exec", &options, &json!({})), "an empty one is about everything");
     }
 }

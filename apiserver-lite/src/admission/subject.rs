@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::attributes::Attributes;
 use crate::resource::Resource;
+use crate::status::Result;
 
 /// The forms of one object, one for each version that was asked for.
 #[derive(Debug, Default)]
@@ -25,24 +26,31 @@ struct Form {
 }
 
 impl Forms {
-    /// An object in a version; `make` is asked only once for each, always with the same object.
+    /// An object in a version; `make` is asked only once for each that can be made, always with the same object.
+    ///
+    /// # Errors
+    /// What `make` says.
     pub fn of<'v>(
         &'v self,
         value: &'v Value,
         (group, version): (&str, &str),
-        make: impl Fn(&'v Value) -> Cow<'v, Value>,
-    ) -> &'v Value {
+        make: impl Fn(&'v Value) -> Result<Cow<'v, Value>>,
+    ) -> Result<&'v Value> {
         let mut place = self;
         loop {
-            let form = place.0.get_or_init(|| {
-                let made = match make(value) {
-                    Cow::Borrowed(_) => None,
-                    Cow::Owned(made) => Some(made),
-                };
-                Box::new(Form { group: group.into(), version: version.into(), made, others: Forms::default() })
-            });
+            let form = match place.0.get() {
+                Some(form) => form,
+                None => {
+                    let made = match make(value)? {
+                        Cow::Borrowed(_) => None,
+                        Cow::Owned(made) => Some(made),
+                    };
+                    let (group, version) = (group.into(), version.into());
+                    place.0.get_or_init(|| Box::new(Form { group, version, made, others: Forms::default() }))
+                }
+            };
             if *form.group == *group && *form.version == *version {
-                return form.made.as_ref().unwrap_or(value);
+                return Ok(form.made.as_ref().unwrap_or(value));
             }
             place = &form.others;
         }
@@ -73,9 +81,13 @@ impl<'o> Subject<'o> {
     }
 
     /// Spelled out in the version of a resource.
-    pub fn shown(&self, attributes: &Attributes<'_>, to: &Resource) -> Option<&Value> {
+    ///
+    /// # Errors
+    /// As [`Attributes::versioned`].
+    pub fn shown(&self, attributes: &Attributes<'_>, to: &Resource) -> Result<Option<&Value>> {
+        let Some(value) = self.value() else { return Ok(None) };
         let version = (&*to.group, &*to.version);
-        Some(self.forms.of(self.value()?, version, |value| attributes.spelled_out(value, to)))
+        self.forms.of(value, version, |value| attributes.spelled_out(value, to)).map(Some)
     }
 
     /// Replaces the object, and tells whether it differs; who looks at it from now on sees the new one.
@@ -105,9 +117,9 @@ mod tests {
         let value = subject.value().expect("an object");
         let make = |value: &Value| {
             made.set(made.get() + 1);
-            Cow::Owned(json!([version, value]))
+            Ok(Cow::Owned(json!([version, value])))
         };
-        subject.forms.of(value, ("g", version), make).clone()
+        subject.forms.of(value, ("g", version), make).expect("it is made").clone()
     }
 
     #[test]
@@ -118,6 +130,16 @@ mod tests {
             assert_eq!(looks(&subject, &made, version), json!([version, 1]));
         }
         assert_eq!(made.get(), 3);
+    }
+
+    #[test]
+    fn a_form_that_cannot_be_made_is_tried_again() {
+        let object = json!(1);
+        let forms = Forms::default();
+        let fails = |_| Err(crate::status::ApiError::internal("nobody answers"));
+        assert!(forms.of(&object, ("g", "v2"), fails).is_err());
+        let made = forms.of(&object, ("g", "v2"), |_| Ok(Cow::Owned(json!(2)))).expect("it is made");
+        assert_eq!(*made, json!(2));
     }
 
     #[test]
@@ -136,7 +158,8 @@ mod tests {
     fn what_needs_no_other_form_is_not_copied() {
         let object = json!({"a": 1});
         let forms = Forms::default();
-        assert!(std::ptr::eq(forms.of(&object, ("", "v1"), Cow::Borrowed), &object));
+        let form = forms.of(&object, ("", "v1"), |value| Ok(Cow::Borrowed(value))).expect("it is the same");
+        assert!(std::ptr::eq(form, &object));
         let subject = Subject::seen(Some(&object));
         assert!(subject.value().is_some_and(|value| std::ptr::eq(value, &object)));
     }

@@ -7,6 +7,7 @@
 mod check;
 mod documents;
 mod older;
+mod own;
 mod remote;
 mod watch;
 
@@ -19,7 +20,9 @@ use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 use serde_json::Value;
 
 pub use older::Copies;
+pub use own::post;
 pub use remote::Remote;
+pub use watch::take_in;
 
 use crate::http::{Body, Response, respond};
 use crate::outgoing::{Client, Identity};
@@ -47,6 +50,14 @@ impl Aggregated {
 
     pub fn all(&self) -> Arc<Vec<Arc<Remote>>> {
         self.remotes.load_full()
+    }
+
+    /// Puts what is known of one by now in the place of what was known before.
+    fn renew(&self, before: &Arc<Remote>, now: Remote) {
+        let now = Arc::new(now);
+        let chosen = |remote: &Arc<Remote>| if Arc::ptr_eq(remote, before) { now.clone() } else { remote.clone() };
+        self.remotes.rcu(|all| all.iter().map(chosen).collect::<Vec<_>>());
+        self.changed.notify_one();
     }
 
     fn identity(&self) -> Option<Identity> {

@@ -9,7 +9,6 @@ use tokio::time::Instant;
 use super::feed::Feed;
 use crate::client::Client;
 use crate::store::{EventKind, Key};
-use crate::write::DeleteOptions;
 
 /// Runs until the runtime ends. An event lives for `life` after it was last written.
 pub async fn run(client: Client, life: Duration) {
@@ -31,7 +30,7 @@ pub async fn run(client: Client, life: Duration) {
                 let Some((_, key, revision)) = line.pop_front() else { break };
                 let current = client.get("events", &key.namespace, &key.name);
                 if let Some(event) = current.filter(|e| e.revision == revision)
-                    && let Err(error) = client.delete_object("events", &event, DeleteOptions::default()).await
+                    && let Err(error) = client.expire("events", &event).await
                 {
                     tracing::debug!(%error, event = %key.name, "an old event stays");
                 }

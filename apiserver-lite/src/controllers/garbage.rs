@@ -12,15 +12,15 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
+use futures_util::future::FutureExt as _;
 use serde_json::{Value, json};
 
 use super::events::Recorder;
 use super::feed::Change;
 use super::index::{Index, by_owner};
 use super::queue::Queue;
-use super::runner::Controller;
+use super::runner::{self, Controller};
 use crate::client::{Client, unchanged};
 use crate::resource::{Resource, Set, Verbs};
 use crate::status::Result;
@@ -41,7 +41,7 @@ pub struct Garbage {
     told_before: u64,
     /// The registry's state that `resources` was made from.
     set: Arc<Set>,
-    resources: Vec<Arc<Resource>>,
+    resources: Arc<[Arc<Resource>]>,
     /// Dependents by the uid of their owner, one index per resource.
     dependents: Vec<Index>,
     /// Owners that wait for their dependents, by uid.
@@ -157,7 +157,24 @@ impl Garbage {
         }
         let dependents = resources.iter().map(|_| Index::default()).collect();
         let told_before = told.load(Ordering::Relaxed);
-        Garbage { client, recorder, told, told_before, set, resources, dependents, waiting: HashMap::new() }
+        let (resources, waiting) = (resources.into(), HashMap::new());
+        Garbage { client, recorder, told, told_before, set, resources, dependents, waiting }
+    }
+
+    /// Another one for work on an object, with what is known of its dependents now.
+    fn hand(&self, uid: &str) -> Self {
+        let has_any = self.dependents.iter().any(|index| index.contains(uid));
+        let indexes = if has_any { &self.dependents[..] } else { &[] };
+        Garbage {
+            client: self.client.clone(),
+            recorder: self.recorder.clone(),
+            told: self.told.clone(),
+            told_before: self.told_before,
+            set: self.set.clone(),
+            resources: self.resources.clone(),
+            dependents: indexes.iter().map(|index| index.part(&[uid], |_| true)).collect(),
+            waiting: HashMap::new(),
+        }
     }
 
     fn dependents_of(&self, uid: &str) -> Vec<(usize, ObjectRef)> {
@@ -406,18 +423,21 @@ impl Controller for Garbage {
         }
     }
 
-    async fn sync(&mut self, work: &Work) -> Result<Option<Duration>> {
-        let resource = self.resources[work.resource].clone();
-        let Some(object) = self.client.store().get(&resource.storage, &work.key.namespace, &work.key.name) else {
-            return Ok(None);
+    /// A webhook may keep one object from going for a while, and not the others.
+    fn begin(&mut self, work: &Work) -> Option<runner::Work> {
+        let resource = self.resources.get(work.resource)?.clone();
+        let object = self.client.store().get(&resource.storage, &work.key.namespace, &work.key.name)?;
+        let (hand, task) = (self.hand(&object.keys.uid), work.task);
+        let checked = async move {
+            match task {
+                Task::Named => hand.check_dependent(&resource, &object, true).await?,
+                Task::Dependent => hand.check_dependent(&resource, &object, false).await?,
+                Task::Owner if object.keys.deleting => hand.check_owner(&resource, &object).await?,
+                Task::Owner => {}
+            }
+            Ok(None)
         };
-        match work.task {
-            Task::Named => self.check_dependent(&resource, &object, true).await?,
-            Task::Dependent => self.check_dependent(&resource, &object, false).await?,
-            Task::Owner if object.keys.deleting => self.check_owner(&resource, &object).await?,
-            Task::Owner => {}
-        }
-        Ok(None)
+        Some(checked.boxed())
     }
 }
 
@@ -464,5 +484,31 @@ mod tests {
         assert_eq!(misplaced(&owner, ""), said);
         let said = "ownerRef [v1/ConfigMap, namespace: b, name: x, uid: y] does not exist in namespace \"b\"";
         assert_eq!(misplaced(&owner, "b"), said);
+    }
+
+    /// A webhook that takes its time over one object held up all others.
+    #[tokio::test]
+    async fn an_object_goes_while_another_waits_for_its_turn() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:kube-controller-manager", "test");
+        let mut garbage = Garbage::new(client.clone(), Recorder::start(client.clone()), Arc::default());
+        let place = garbage.resources.iter().position(|r| r.group.is_empty() && &*r.plural == "configmaps");
+        let resource = place.expect("they are collected");
+        for name in ["a", "b"] {
+            let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "y"});
+            let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": name, "ownerReferences": [owner]}});
+            client.create("configmaps", "default", map).await.expect("a map");
+        }
+        let mut begin = |name: &str| {
+            let work = Work { resource, key: Key::new("default", name), task: Task::Dependent };
+            garbage.begin(&work).expect("there is something to do")
+        };
+        let (waits, goes) = (begin("a"), begin("b"));
+        goes.await.expect("it is looked at");
+        let is_there = |name: &str| client.get("configmaps", "default", name).is_some();
+        assert!(is_there("a") && !is_there("b"));
+        waits.await.expect("it is looked at");
+        assert!(!is_there("a"));
     }
 }

@@ -155,7 +155,8 @@ async fn correct(server: &ApiServer, namespace: &str, map: &Value) -> Result<()>
     }
     let resource = server.resources.lookup("", "v1", "configmaps");
     let resource = resource.ok_or_else(|| ApiError::internal("configmaps are not served".to_owned()))?;
-    let options = WriteOptions { manager: "kube-controller-manager".into(), ..WriteOptions::default() };
+    let user = User::system("system:kube-controller-manager");
+    let options = WriteOptions { manager: "kube-controller-manager".into(), user, ..WriteOptions::default() };
     let target = write::Target { resource: &resource, subresource: "", namespace, name: ROOT_CA };
     let written = write::update(server, target, &options, |_, old| {
         let mut new = old.clone();

@@ -21,6 +21,8 @@ const QUARANTINE: Duration = Duration::from_secs(40);
 pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// Pods that are over and still kept, as `--terminated-pod-gc-threshold`.
 const KEPT: usize = 12_500;
+/// How many of those beyond it are looked at whenever there is one more.
+const AT_ONCE: usize = 100;
 
 pub struct PodGc {
     client: Client,
@@ -61,11 +63,7 @@ impl Controller for PodGc {
                 true => self.over.remove(&entry),
                 false => self.over.insert(entry),
             };
-            if self.over.len() > KEPT
-                && let Some((_, oldest)) = self.over.first()
-            {
-                queue.add(oldest.clone());
-            }
+            too_many(&self.over, KEPT).for_each(|pod| queue.add(pod.clone()));
         }
         if change.deleted() {
             return;
@@ -118,10 +116,31 @@ impl Controller for PodGc {
     }
 }
 
+/// The oldest of those that are beyond what is kept. Not only the very first: that may be one which a policy lets nobody
+/// delete. While a crowd is read at the start, the first of it will do.
+fn too_many(over: &BTreeSet<(i64, Key)>, kept: usize) -> impl Iterator<Item = &Key> {
+    over.iter().take(over.len().saturating_sub(kept).min(AT_ONCE)).map(|(_, pod)| pod)
+}
+
 /// Not ready, and tainted by hand.
 fn is_out_of_service(node: &ObjectRef) -> bool {
     let value = node.value();
     let taints = value["spec"]["taints"].as_array().into_iter().flatten();
     taints.into_iter().any(|t| t["key"] == OUT_OF_SERVICE)
         && condition(&value, "Ready").is_none_or(|ready| ready["status"] != "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing was removed any more when the oldest pod was one that a policy does not let go.
+    #[test]
+    fn a_pod_that_has_to_stay_does_not_keep_the_others() {
+        let over: BTreeSet<(i64, Key)> = (0..5).map(|age| (age, Key::new("n", &age.to_string()))).collect();
+        let names = |kept| -> Vec<_> { too_many(&over, kept).map(|pod| pod.name.to_string()).collect() };
+        assert_eq!(names(5), Vec::<String>::new());
+        assert_eq!(names(4), ["0"]);
+        assert_eq!(names(3), ["0", "1"], "one had to stay, and there is one more by now");
+    }
 }

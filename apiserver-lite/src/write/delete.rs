@@ -15,6 +15,7 @@ use super::{commit, commit_error, strategy};
 use crate::admission::{Call, Operation};
 use crate::http::{Accepted, Response, respond};
 use crate::read::{self, Selector};
+use crate::request::User;
 use crate::resource::Resource;
 use crate::server::{ApiServer, Request};
 use crate::status::{ApiError, Result};
@@ -33,9 +34,7 @@ pub(super) async fn handle(
     let options = DeleteOptions::of_request(&mut request).await?;
     let namespace = if resource.namespaced { request.info.namespace.clone() } else { String::new() };
     warn_of_orphans(resource, &options);
-    strategy::check_delete(resource, &request.info.name)?;
-    admit(server, &request, resource, &namespace, &request.info.name, &options).await?;
-    let deleted = delete(server, resource, &namespace, &request.info.name, &options).await?;
+    let deleted = delete_as(server, &request.user, resource, &namespace, &request.info.name, &options).await?;
     match deleted {
         Deleted::Gone(object) if returns_status(resource) => Ok(gone_status(resource, &object, accepted)),
         Deleted::Gone(object) => read::object_response(server, 200, accepted, resource, &object, &request).await,
@@ -51,7 +50,7 @@ pub(super) async fn handle(
 /// client means, nobody is asked about.
 async fn admit(
     server: &ApiServer,
-    request: &Request,
+    user: &User,
     resource: &Resource,
     namespace: &str,
     name: &str,
@@ -67,7 +66,7 @@ async fn admit(
     }
     let call = Call {
         server,
-        user: &request.user,
+        user,
         operation: Operation::Delete,
         resource,
         subresource: "",
@@ -127,7 +126,24 @@ pub enum Deleted {
     Waiting(ObjectRef),
 }
 
-/// Deletes an object, or marks it as going away.
+/// Deletes an object, or marks it as going away, for a user: whether he may is asked of admission.
+///
+/// # Errors
+/// As [`delete`], and as the plugins, policies and webhooks.
+pub async fn delete_as(
+    server: &ApiServer,
+    user: &User,
+    resource: &Resource,
+    namespace: &str,
+    name: &str,
+    options: &DeleteOptions,
+) -> Result<Deleted> {
+    strategy::check_delete(resource, name)?;
+    admit(server, user, resource, namespace, name, options).await?;
+    delete(server, resource, namespace, name, options).await
+}
+
+/// The same without asking admission: for what is not a user's own request, and for what was asked already.
 ///
 /// # Errors
 /// 404, 409 for preconditions, 403 where the object must stay.
@@ -164,9 +180,9 @@ pub async fn delete(
         }
         // What goes at once needs nobody who converts it.
         if plan != Plan::Remove {
-            crate::crd::restored(server, resource, old.revision, &mut value).await?;
+            crate::crd::restored(server, resource, &old, &mut value).await?;
         }
-        let encoded = super::encoded(resource, &mut value);
+        let encoded = super::encoded(resource, &mut value, &old);
         let write = |change| Write {
             resource: resource.storage.clone(),
             key: place(),
@@ -434,7 +450,7 @@ pub(super) async fn collection(
     for object in &page.objects {
         let (namespace, name) = (&*object.key.namespace, &*object.key.name);
         // Each is looked up again: whoever was faster, or made a new one of the same name, is not in the way.
-        let deleted = match admit(server, &request, resource, namespace, name, &options).await {
+        let deleted = match admit(server, &request.user, resource, namespace, name, &options).await {
             Ok(()) => delete(server, resource, namespace, name, &options).await.map(drop),
             Err(error) => Err(error),
         };

@@ -44,7 +44,7 @@ pub(crate) use create::to_stored_version;
 #[cfg(test)]
 pub(crate) use decode::object as decode_object;
 pub(crate) use decode::{no_conversion, not_registered};
-pub use delete::{Deleted, delete, returns_status};
+pub use delete::{Deleted, delete, delete_as, returns_status};
 pub use delete_options::DeleteOptions;
 pub use gated::Gated;
 pub use options::{FieldValidation, WriteOptions, invalid};
@@ -192,26 +192,28 @@ async fn converted(
     owners: Option<&Owners>,
     known: Option<Known<'_>>,
 ) -> Result<Encoded> {
-    // Fields are selected by in the version that was written.
-    let fields = crate::resource::fields::of(resource, value);
     crate::crd::to_version(server, resource, value, &resource.storage_version).await?;
     if let Some(definition) = &resource.definition {
         definition.to_storage(value);
     }
-    let encoded = crate::store::encode(resource, value, fields, known);
+    let fields = crate::resource::fields::of(resource, value);
+    let mut encoded = crate::store::encode(resource, value, fields, known);
+    encoded.keys.mark = resource.definition.as_ref().map(|definition| definition.mark()).unwrap_or_default();
     Ok(match owners.map(Owners::list).filter(|list| !list.is_empty()) {
         Some(list) => encoded.with_owners(list),
         None => encoded,
     })
 }
 
-/// An object that stays in the version that it is in, ready to be stored.
-fn encoded(resource: &Resource, value: &mut serde_json::Value) -> Encoded {
+/// An object that stays in the version that it is in, ready to be stored. It fits its definition as far as it did before.
+fn encoded(resource: &Resource, value: &mut serde_json::Value, old: &ObjectRef) -> Encoded {
     if let Some(definition) = &resource.definition {
         definition.to_storage(value);
     }
     let fields = crate::resource::fields::of(resource, value);
-    crate::store::encode(resource, value, fields, None)
+    let mut encoded = crate::store::encode(resource, value, fields, None);
+    encoded.keys.mark = old.keys.mark.clone();
+    encoded
 }
 
 #[cfg(test)]

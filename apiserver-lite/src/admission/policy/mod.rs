@@ -33,10 +33,24 @@ pub fn leaves_alone(attributes: &Attributes<'_>) -> bool {
     matches!(group, "authentication.k8s.io" | "authorization.k8s.io") || super::matching::is_exempt(attributes)
 }
 
+/// Why the expressions of a policy could not look at a request.
+enum Unseen {
+    /// The answer, whatever the policy says about failures.
+    Refused(ApiError),
+    /// An object could not be brought into the version that the policy is for.
+    Unconverted(String),
+}
+
+impl Unseen {
+    fn unconverted(error: ApiError) -> Self {
+        Unseen::Unconverted(error.status().message.clone())
+    }
+}
+
 /// Puts together what the expressions of a policy see of a request, and evaluates some.
 ///
 /// # Errors
-/// 404 when the namespace of the object is gone.
+/// 404 when the namespace of the object is gone; what cannot be converted for the policy.
 fn look<T>(
     policy: &Compiled,
     attributes: &Attributes<'_>,
@@ -44,17 +58,19 @@ fn look<T>(
     subject: &Subject<'_>,
     params: Option<&Value>,
     evaluate: impl for<'a> FnOnce(&Facts<'a>, &'a Compiled) -> T,
-) -> Result<T> {
+) -> Result<T, Unseen> {
     let mut namespace = None;
     if let Some(name) = attributes.containing_namespace() {
         let found = attributes.call.server.store.get(&ResourceId::from("namespaces"), "", name);
-        let found = found.ok_or_else(|| ApiError::not_found("", "namespaces", name))?;
+        let found = found.ok_or_else(|| Unseen::Refused(ApiError::not_found("", "namespaces", name)))?;
         namespace = policy.uses_namespace.then(|| found.value());
     }
     let request = policy.uses_request.then(|| attributes.request(resource));
+    let object = if policy.uses_object { subject.shown(attributes, resource) } else { Ok(None) };
+    let old = if policy.uses_old { attributes.old(resource) } else { Ok(None) };
     let seen = Seen {
-        object: policy.uses_object.then(|| subject.shown(attributes, resource)).flatten(),
-        old: policy.uses_old.then(|| attributes.old(resource)).flatten(),
+        object: object.map_err(Unseen::unconverted)?,
+        old: old.map_err(Unseen::unconverted)?,
         params,
         request: request.as_ref(),
         namespace: namespace.as_ref(),

@@ -3,6 +3,8 @@
 //! Follows `apiserver/pkg/admission/plugin/policy/mutating`. Which policies are about a request is settled before the
 //! first one changes something; their conditions see what the ones before have changed.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
 use super::super::attributes::Attributes;
@@ -11,8 +13,8 @@ use super::super::matching::Matched;
 use super::super::subject::Subject;
 use super::compiled::{Binding, Compiled, Mutation, Policy};
 use super::expression::{BUDGET, Facts};
-use super::look;
 use super::params::{self, Unbound};
+use super::{Unseen, look};
 use crate::cel::{self, Budget};
 use crate::patch::Operations;
 use crate::resource::Resource;
@@ -50,11 +52,14 @@ pub fn mutate(
     let invocations = invocations(policies, attributes, new.value(), &mut complaints);
     rounds.begin(new.value());
     for invocation in &invocations {
-        if let Some(why) = invoke(invocation, attributes, new, rounds)?
-            && invocation.policy.fail
-        {
-            let text = shown(invocation.policy, Some(invocation.binding), &why);
-            complaints.push(Complaint { text, reason: "Invalid" });
+        let (binding, why, reason) = match invoke(invocation, attributes, new, rounds) {
+            Ok(None) => continue,
+            Ok(Some(why)) => (Some(invocation.binding), why, "Invalid"),
+            Err(Unseen::Unconverted(why)) => (None, format!("failed to configure policy: {why}"), "Forbidden"),
+            Err(Unseen::Refused(error)) => return Err(error),
+        };
+        if invocation.policy.fail {
+            complaints.push(Complaint { text: shown(invocation.policy, binding, &why), reason });
         }
     }
     rounds.end(new.value());
@@ -126,7 +131,7 @@ fn invoke(
     attributes: &Attributes<'_>,
     new: &mut Subject<'_>,
     rounds: &mut Rounds,
-) -> Result<Option<String>> {
+) -> Result<Option<String>, Unseen> {
     let Invocation { policy, binding, matched, params } = invocation;
     let (resource, params) = (matched.resource(attributes), params.as_ref());
     if !policy.conditions.0.is_empty() {
@@ -164,7 +169,7 @@ fn patched(
     resource: &Resource,
     subject: &Subject<'_>,
     params: Option<&Value>,
-) -> Result<std::result::Result<Option<Value>, String>> {
+) -> Result<std::result::Result<Option<Value>, String>, Unseen> {
     let Some(object) = subject.value() else { return Ok(Ok(None)) };
     let made =
         look(policy, attributes, resource, subject, params, |facts, policy| make(facts, &policy.mutations[index]))?;
@@ -173,10 +178,11 @@ fn patched(
         Err(why) => return Ok(Err(why)),
     };
     let json_patch = policy.mutations[index].json_patch;
-    let mut value = match json_patch {
-        true => subject.shown(attributes, resource).unwrap_or(object).clone(),
-        false => attributes.versioned(object, resource).into_owned(),
+    let seen = match json_patch {
+        true => subject.shown(attributes, resource).map(|seen| seen.unwrap_or(object).clone()),
+        false => attributes.versioned(object, resource).map(Cow::into_owned),
     };
+    let mut value = seen.map_err(Unseen::unconverted)?;
     if json_patch {
         let operations = match Operations::parse(patch) {
             Ok(operations) => operations,
@@ -193,7 +199,8 @@ fn patched(
             return Ok(Err(format!("error applying patch: {why}")));
         }
     }
-    changes::settle(attributes, resource, value, json_patch).map(|value| Ok(Some(value)))
+    let settled = changes::settle(attributes, resource, value, json_patch).map_err(Unseen::Refused);
+    settled.map(|value| Ok(Some(value)))
 }
 
 /// Evaluates a mutation to the patch that it is.

@@ -10,8 +10,8 @@ use super::super::matching::Matched;
 use super::super::subject::Subject;
 use super::compiled::{Binding, Compiled, Policy, Validation};
 use super::expression::{BUDGET, Facts, Wrong};
-use super::look;
 use super::params::{self, Unbound};
+use super::{Unseen, look};
 use crate::cel::{self, Budget};
 use crate::status::{ApiError, Result};
 
@@ -89,7 +89,17 @@ pub fn validate(policies: &[Policy], attributes: &Attributes<'_>, subject: &Subj
                 }
             };
             for params in &trees {
-                let outcome = ask(compiled, attributes, &matched, subject, params.as_ref())?;
+                let outcome = match ask(compiled, attributes, &matched, subject, params.as_ref()) {
+                    Ok(outcome) => outcome,
+                    Err(Unseen::Refused(error)) => return Err(error),
+                    Err(Unseen::Unconverted(why)) => {
+                        if compiled.fail {
+                            let why = format!("failed to configure binding: failed to convert object version: {why}");
+                            refuse(Some(binding), Denial::new(why));
+                        }
+                        break;
+                    }
+                };
                 for (index, denial) in outcome.denials {
                     for action in &binding.actions {
                         match action.as_str() {
@@ -132,7 +142,7 @@ fn ask(
     matched: &Matched,
     subject: &Subject<'_>,
     params: Option<&Value>,
-) -> Result<Outcome> {
+) -> Result<Outcome, Unseen> {
     look(policy, attributes, matched.resource(attributes), subject, params, decide)
 }
 

@@ -6,7 +6,7 @@ use super::super::attributes::Attributes;
 use super::super::matching::Matched;
 use super::answer::Expected;
 use super::client::{Asker, Clients, Unanswered};
-use super::compiled::Webhook;
+use super::compiled::{Webhook, old};
 use super::review::{self, Verdict};
 use crate::metrics::Outcome;
 use crate::status::{ApiError, quote};
@@ -96,7 +96,8 @@ pub async fn ask(
     };
     let uid = crate::random::uuid();
     let resource = matched.resource(attributes);
-    let body = review::request(version, &uid, attributes, resource, object, attributes.old(resource));
+    let old = old(attributes, resource).map_err(Failed::Internal)?;
+    let body = review::request(version, &uid, attributes, resource, object, old);
     let asker = if mutating { Asker::Mutating } else { Asker::Validating };
     let answer = clients.post(call.server, asker, &hook.endpoint, body, hook.timeout).await?;
     let review = answer.review(Expected::admission(version)).map_err(|why| Failed::Call {

@@ -149,6 +149,12 @@ impl Endpoint {
         Endpoint { place, path: path.into(), bundle: bundle.into() }
     }
 
+    /// Whether it is this very server. It knows itself: neither authorities nor a user are looked for.
+    fn is_own(&self) -> bool {
+        let Place::Service { namespace, name, port } = &self.place else { return false };
+        (&**namespace, &**name, *port) == ("default", "kubernetes", 443)
+    }
+
     /// The name that its certificate has to be made for.
     fn server_name(&self) -> String {
         match &self.place {
@@ -205,12 +211,18 @@ impl Clients {
         timeout: Duration,
     ) -> Result<Answer, Unanswered> {
         let shown = || format!("Post \"https://{}{}\"", endpoint.authority(), endpoint.target(timeout));
-        let pool = self.pool(asker, endpoint).map_err(Unanswered::Settings)?;
+        let pool = match endpoint.is_own() {
+            true => None,
+            false => Some(self.pool(asker, endpoint).map_err(Unanswered::Settings)?),
+        };
         let body = Bytes::from(body);
         let call = async {
             let mut retries = RETRIES;
             loop {
-                let answer = pool.call(server, endpoint, body.clone(), timeout).await?;
+                let answer = match &pool {
+                    Some(pool) => pool.call(server, endpoint, body.clone(), timeout).await?,
+                    None => of_own(server, endpoint, body.clone(), timeout).await,
+                };
                 match answer.wait_seconds() {
                     Some(seconds) if retries > 0 => tokio::time::sleep(Duration::from_secs(seconds)).await,
                     _ => return Ok(answer),
@@ -385,6 +397,14 @@ impl Pool {
     }
 }
 
+/// What this server answers itself.
+async fn of_own(server: &ApiServer, endpoint: &Endpoint, body: Bytes, timeout: Duration) -> Answer {
+    let told = crate::aggregate::post(server, &endpoint.target(timeout), body).await;
+    let content_type = header(&told.headers, &CONTENT_TYPE).to_owned();
+    let retry_after = header(&told.headers, &RETRY_AFTER).parse().ok();
+    Answer { code: told.code, content_type, retry_after, body: told.body }
+}
+
 fn header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> &'h str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
@@ -444,6 +464,10 @@ mod tests {
         let service = Endpoint::new(&json!({"service": {"namespace": "n", "name": "s", "port": 9, "path": "/p"}}));
         assert_eq!(service.authority(), "s.n.svc:9");
         assert_eq!(service.target_of_users(), "s.n.svc:9");
+        let is_own = |service: Value| Endpoint::new(&json!({"service": service})).is_own();
+        assert!(is_own(json!({"namespace": "default", "name": "kubernetes"})));
+        assert!(!is_own(json!({"namespace": "default", "name": "kubernetes", "port": 6443})));
+        assert!(!is_own(json!({"namespace": "other", "name": "kubernetes"})));
         for (url, target) in
             [("https://a.b/c", "a.b:443"), ("https://a.b:8443/c", "a.b:8443"), ("https://a:443", "a:443")]
         {

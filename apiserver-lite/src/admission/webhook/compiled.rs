@@ -9,6 +9,7 @@ use super::super::matching::{Constraints, Matched};
 use super::super::policy::{Conditions, Environment, Facts, Seen};
 use super::super::subject::Subject;
 use super::client::Endpoint;
+use crate::resource::Resource;
 use crate::status::{ApiError, Result};
 
 /// Seconds that a webhook has when it does not say.
@@ -70,7 +71,8 @@ impl Webhook {
     /// Whether it has to be asked, and in which version; None when it has not.
     ///
     /// # Errors
-    /// 404 for a namespace that does not exist, 403 for a condition that cannot be evaluated.
+    /// 404 for a namespace that does not exist, 403 for a condition that cannot be evaluated, 500 for an object that
+    /// cannot be converted for one.
     pub fn wants(&self, attributes: &Attributes<'_>, subject: &Subject<'_>) -> Result<Option<Matched>> {
         let Some(matched) = self.constraints.matches(attributes, subject.value())? else { return Ok(None) };
         if self.conditions.0.is_empty() {
@@ -79,9 +81,10 @@ impl Webhook {
         let resource = matched.resource(attributes);
         let uses = |name: &str| self.conditions.use_name(name);
         let request = uses("request").then(|| attributes.request(resource));
+        let object = if uses("object") { shown(attributes, resource, subject)? } else { None };
         let seen = Seen {
-            object: uses("object").then(|| subject.shown(attributes, resource)).flatten(),
-            old: uses("oldObject").then(|| attributes.old(resource)).flatten(),
+            object,
+            old: if uses("oldObject") { old(attributes, resource)? } else { None },
             request: request.as_ref(),
             ..Seen::default()
         };
@@ -97,4 +100,28 @@ impl Webhook {
             }
         }
     }
+}
+
+/// The object as a webhook is shown it.
+///
+/// # Errors
+/// 500 when it cannot be converted, whatever the failure policy is.
+pub fn shown<'s>(
+    attributes: &Attributes<'_>,
+    resource: &Resource,
+    subject: &'s Subject<'_>,
+) -> Result<Option<&'s Value>> {
+    subject.shown(attributes, resource).map_err(unconverted)
+}
+
+/// The object before as a webhook is shown it.
+///
+/// # Errors
+/// As [`shown`].
+pub fn old<'s>(attributes: &'s Attributes<'_>, resource: &Resource) -> Result<Option<&'s Value>> {
+    attributes.old(resource).map_err(unconverted)
+}
+
+fn unconverted(error: ApiError) -> ApiError {
+    ApiError::internal(&error.status().message)
 }

@@ -10,7 +10,7 @@ use super::super::changes::{self, Rounds};
 use super::super::subject::Subject;
 use super::call::{self, Failed, Stage};
 use super::client::Clients;
-use super::compiled::Webhook;
+use super::compiled::{Webhook, shown};
 use super::review::{Patch, Verdict};
 use crate::go_value::json_kind;
 use crate::metrics::{Outcome, Type, apart};
@@ -38,7 +38,7 @@ pub async fn mutate(
             continue;
         }
         let resource = matched.resource(attributes);
-        let object = new.shown(attributes, resource);
+        let object = shown(attributes, resource, new)?;
         let since = Instant::now();
         let asked = call::ask(clients, hook, attributes, &matched, object, true).await;
         let outcome = match asked {

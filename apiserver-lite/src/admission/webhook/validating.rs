@@ -10,7 +10,7 @@ use super::super::attributes::Attributes;
 use super::super::subject::Subject;
 use super::call::{self, Failed};
 use super::client::Clients;
-use super::compiled::Webhook;
+use super::compiled::{Webhook, shown};
 use crate::metrics::{Outcome, Type, apart};
 use crate::status::Result;
 
@@ -28,8 +28,9 @@ pub async fn validate(
     let mut calls = Vec::new();
     for (index, hook) in hooks.iter().enumerate() {
         if let Some(matched) = hook.wants(attributes, subject)? {
+            // Nobody is asked when one of them cannot be.
+            let object = shown(attributes, matched.resource(attributes), subject)?;
             calls.push(async move {
-                let object = subject.shown(attributes, matched.resource(attributes));
                 let since = Instant::now();
                 let outcome = call::ask(clients, hook, attributes, &matched, object, false).await;
                 let became = outcome.as_ref().err().map_or(Outcome::Allowed, Failed::outcome);
