@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::closing::Keeper;
 use super::{names, registration};
 use crate::request::User;
 use crate::resource::Resource;
@@ -32,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// # Panics
 /// Never; a failed round is logged and tried again.
 pub async fn run(server: Arc<ApiServer>, ready: tokio::sync::oneshot::Sender<()>) {
-    let mut work = Work { server, served: BTreeMap::new(), announced: Vec::new(), cleaning: Arc::default() };
+    let mut work = Work::new(server);
     let mut ready = Some(ready);
     loop {
         let from = work.server.store.revision();
@@ -61,12 +62,16 @@ struct Served {
     resources: Vec<Arc<Resource>>,
     /// Revision when it was first served.
     born: u64,
+    /// Those who follow its objects.
+    keeper: Keeper,
 }
 
 struct Work {
     server: Arc<ApiServer>,
     /// By name of the definition.
     served: BTreeMap<String, Served>,
+    /// What followed definitions as they were until the next publishing.
+    retired: Vec<Keeper>,
     /// Group versions that an APIService was written for.
     announced: Vec<(String, String)>,
     /// Definitions whose instances are being removed.
@@ -74,6 +79,10 @@ struct Work {
 }
 
 impl Work {
+    fn new(server: Arc<ApiServer>) -> Self {
+        Work { server, served: BTreeMap::new(), retired: Vec::new(), announced: Vec::new(), cleaning: Arc::default() }
+    }
+
     async fn follow(&mut self, watcher: &mut Watcher) {
         let mut events = Vec::new();
         loop {
@@ -93,9 +102,12 @@ impl Work {
     async fn round(&mut self) -> Result<()> {
         let snapshot = self.server.store.snapshot(&ResourceId::from(STORAGE));
         let definitions: Vec<(ObjectRef, Value)> = snapshot.range(None, None).map(|o| (o.clone(), o.value())).collect();
-        let before = self.served.len();
-        self.served.retain(|name, _| definitions.iter().any(|(o, _)| *o.key.name == **name));
-        let mut changed = self.served.len() != before;
+        let gone = |name: &&String| definitions.iter().all(|(o, _)| *o.key.name != ***name);
+        let gone: Vec<String> = self.served.keys().filter(gone).cloned().collect();
+        let mut changed = !gone.is_empty();
+        for name in gone {
+            self.retire(&name);
+        }
         let mut wanted = Vec::new();
         // What is accepted in this round counts for those that come later in it.
         let mut states: Vec<Value> = definitions.iter().map(|(_, value)| value.clone()).collect();
@@ -136,9 +148,12 @@ impl Work {
     /// Takes a definition's state into what is served; true when that changes anything.
     fn serve(&mut self, object: &ObjectRef, definition: &Value) -> bool {
         let name = object.key.name.to_string();
+        if is_built_in(&self.server, &name) {
+            return false;
+        }
         let held = !names::is_true(definition, "Established") && !names::trusts(definition);
         if held || !names::is_true(definition, "NamesAccepted") && !names::is_true(definition, "Established") {
-            return self.served.remove(&name).is_some();
+            return self.retire(&name);
         }
         let uid = object.keys.uid.to_string();
         let generation = definition["metadata"]["generation"].as_i64().unwrap_or(0);
@@ -150,21 +165,33 @@ impl Work {
         }) {
             return false;
         }
-        // Of a definition that is met for the first time nobody knows under which schema its objects were stored.
-        let since = match known {
-            Some(served) if served.generation == generation && served.uid == uid => {
-                served.resources.iter().filter_map(|r| r.definition.as_ref().map(|d| d.since)).max()
-            }
-            _ => None,
-        };
         let now = self.server.store.revision();
         let born = known.filter(|s| s.uid == uid).map_or(now, |s| s.born);
-        let resources = registration::resources(definition, since.unwrap_or(now), born);
-        self.served.insert(name, Served { uid, generation, terminating, names, resources, born });
+        // Where it only began to go away, what is served is the same.
+        let stays = known.is_some_and(|s| s.uid == uid && s.generation == generation && s.names == names);
+        let keeper = match self.served.remove(&name) {
+            Some(served) if stays => served.keeper,
+            served => {
+                self.retired.extend(served.map(|s| s.keeper));
+                Keeper::default()
+            }
+        };
+        let resources = registration::resources(definition, born, Some(&keeper));
+        self.served.insert(name, Served { uid, generation, terminating, names, resources, born, keeper });
         true
     }
 
-    fn publish(&self) {
+    /// Stops serving a definition; true when it was served.
+    fn retire(&mut self, name: &str) -> bool {
+        let served = self.served.remove(name);
+        let was = served.is_some();
+        self.retired.extend(served.map(|s| s.keeper));
+        was
+    }
+
+    fn publish(&mut self) {
+        // No follower takes what the new state writes, and none comes back before it is there.
+        self.retired.iter().for_each(Keeper::begin);
         let mut all: Vec<Arc<Resource>> = self.served.values().flat_map(|s| s.resources.iter().cloned()).collect();
         all.sort_by(|a, b| {
             let by_group = a.group.cmp(&b.group);
@@ -173,6 +200,7 @@ impl Work {
                 .then_with(|| a.plural.cmp(&b.plural))
         });
         self.server.resources.set_custom(all);
+        self.retired.clear();
     }
 
     /// Writes an APIService for each group version that is served, and removes those of others.
@@ -206,6 +234,15 @@ impl Work {
         }
         for (group, version) in self.announced.iter().filter(|gv| !now.contains(gv)) {
             let name = format!("{version}.{group}");
+            // One that somebody made stays: it sends to a server of theirs.
+            if !self
+                .server
+                .store
+                .get(&services.storage, "", &name)
+                .is_some_and(|found| registration::is_announced(&found))
+            {
+                continue;
+            }
             let gone = write::delete(&self.server, &services, "", &name, &write::DeleteOptions::default()).await;
             gone_is_fine(gone.map(|_| ()))?;
         }
@@ -292,7 +329,7 @@ async fn try_clean_up(server: &Arc<ApiServer>, name: &str) -> Result<()> {
     let in_progress =
         names::condition("Terminating", "True", "InstanceDeletionInProgress", "CustomResource deletion is in progress");
     gone_is_fine(update_status(server, name, |value| names::set(value, in_progress.clone())).await)?;
-    let done = if names::is_true(&value, "Established") {
+    let done = if names::is_true(&value, "Established") && !is_built_in(server, name) {
         delete_instances(server, &value).await?;
         names::condition("Terminating", "False", "InstanceDeletionCompleted", "removed all instances")
     } else {
@@ -313,6 +350,13 @@ async fn try_clean_up(server: &Arc<ApiServer>, name: &str) -> Result<()> {
         Ok(value)
     });
     gone_is_fine(freed.await.map(|_| ()))
+}
+
+/// Whether a definition is named as a kind of the server's own. That one is served, and its objects are not the
+/// definition's.
+fn is_built_in(server: &ApiServer, name: &str) -> bool {
+    let id = ResourceId::from(name);
+    server.resources.current().all().iter().any(|resource| !resource.custom && resource.storage == id)
 }
 
 /// Deletes every instance and waits until the last finalizer let go.
@@ -339,6 +383,130 @@ async fn delete_instances(server: &Arc<ApiServer>, definition: &Value) -> Result
             if let Ok(mut watcher) = watcher {
                 let _ = tokio::time::timeout(PATIENCE, watcher.next(&mut events)).await;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::samples;
+    use super::*;
+    use crate::client::Client;
+
+    const NAME: &str = "foos.g.io";
+
+    fn served(server: &ApiServer) -> Arc<Resource> {
+        server.resources.lookup("g.io", "v1", "foos").expect("it is served")
+    }
+
+    fn closing(server: &ApiServer) -> super::super::Closing {
+        served(server).definition.as_ref().and_then(|d| d.closing.clone()).expect("it is followed")
+    }
+
+    /// Who followed a kind went on with its definition as it was, whatever became of it.
+    #[tokio::test]
+    async fn followers_go_when_a_definition_says_something_else_and_when_it_is_gone() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:apiserver", "test");
+        let mut definition = samples::definition(0, &[samples::version("v1", &["color"], &[])]);
+        definition["metadata"] = json!({"name": NAME});
+        definition["status"].take();
+        client.create(STORAGE, "", definition).await.expect("a good definition");
+        let mut work = Work::new(server.clone());
+        for _ in 0..2 {
+            work.round().await.expect("it is accepted");
+        }
+        let mut first = closing(&server);
+        let going = names::condition("Terminating", "True", "X", "x");
+        update_status(&server, NAME, |value| names::set(value, going.clone())).await.expect("it is there");
+        work.round().await.expect("it is looked at");
+        assert!(served(&server).definition.as_ref().is_some_and(|d| d.terminating));
+        assert!(!first.has_begun() && !closing(&server).has_begun(), "what is served is the same");
+
+        let resource = client.resource(STORAGE).expect("built in");
+        let target = Target { resource: &resource, subresource: "", namespace: "", name: NAME };
+        let options = WriteOptions::default();
+        let changed = write::update(&server, target, &options, |_, old| {
+            let mut value = old.clone();
+            value["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": ".spec.color"}]);
+            Ok(value)
+        });
+        changed.await.expect("it is there");
+        assert!(!first.has_begun());
+        work.round().await.expect("it is looked at");
+        first.ended().await;
+        let mut second = closing(&server);
+        assert!(!second.has_begun());
+        assert_eq!(served(&server).definition.as_ref().map(|d| d.selectable().count()), Some(1));
+
+        let options = write::DeleteOptions::default();
+        write::delete(&server, &resource, "", NAME, &options).await.expect("it may go");
+        while server.store.get(&STORAGE.into(), "", NAME).is_some() {
+            work.round().await.expect("it is cleaned up");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        work.round().await.expect("it is gone");
+        second.ended().await;
+        assert!(server.resources.lookup("g.io", "v1", "foos").is_none());
+    }
+
+    /// Makes a definition, has it served, and takes it away again.
+    async fn come_and_go(server: &Arc<ApiServer>, definition: Value) {
+        let client = Client::new(server.clone(), "system:apiserver", "test");
+        let definition = client.create(STORAGE, "", definition).await.expect("a good definition");
+        let (mut work, name) = (Work::new(server.clone()), &definition.key.name);
+        for _ in 0..2 {
+            work.round().await.expect("it is accepted");
+        }
+        let resource = client.resource(STORAGE).expect("built in");
+        write::delete(server, &resource, "", name, &write::DeleteOptions::default()).await.expect("it may go");
+        while server.store.get(&STORAGE.into(), "", name).is_some() {
+            work.round().await.expect("it is cleaned up");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        work.round().await.expect("it is gone");
+    }
+
+    /// A definition with the name of a built-in kind was served in its place, and took its objects along when it went.
+    #[tokio::test]
+    async fn kinds_of_the_servers_own_are_nobody_elses() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:apiserver", "test");
+        let backend = json!({"service": {"name": "s", "port": {"number": 80}}});
+        let ingress = json!({"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "i"},
+            "spec": {"defaultBackend": backend}});
+        client.create("ingresses.networking.k8s.io", "default", ingress).await.expect("an ingress");
+        let mut definition = samples::definition(0, &[samples::version("v1", &["color"], &[])]);
+        definition["metadata"] = json!({"name": "ingresses.networking.k8s.io",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"}});
+        definition["spec"]["group"] = "networking.k8s.io".into();
+        definition["spec"]["names"] = json!({"plural": "ingresses", "singular": "ingress", "kind": "Ingress",
+            "listKind": "IngressList"});
+        definition["status"].take();
+        come_and_go(&server, definition).await;
+        let kind = server.resources.lookup("networking.k8s.io", "v1", "ingresses").expect("it is served");
+        assert!(!kind.custom && server.store.get(&kind.storage, "default", "i").is_some());
+    }
+
+    /// An APIService that somebody had made went with the last definition of its group.
+    #[tokio::test]
+    async fn services_that_somebody_made_stay() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:apiserver", "test");
+        let spec = json!({"group": "g.io", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 10,
+            "service": {"namespace": "default", "name": "theirs"}, "insecureSkipTLSVerify": true});
+        let theirs = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+            "metadata": {"name": "v1.g.io"}, "spec": spec});
+        const SERVICES: &str = "apiservices.apiregistration.k8s.io";
+        client.create(SERVICES, "", theirs).await.expect("a service");
+        for (is_there, version) in [(true, "v1"), (false, "v2")] {
+            let mut definition = samples::definition(0, &[samples::version(version, &["color"], &[])]);
+            definition["metadata"] = json!({"name": NAME});
+            definition["status"].take();
+            come_and_go(&server, definition).await;
+            assert_eq!(client.get(SERVICES, "", &format!("{version}.g.io")).is_some(), is_there);
         }
     }
 }

@@ -9,6 +9,7 @@
 //! converts, the owners of an object's fields are compared in the version of the request, whatever version they wrote.
 
 mod check;
+mod closing;
 mod columns;
 mod controller;
 mod conversion;
@@ -16,6 +17,7 @@ mod correlation;
 mod cost;
 mod decode;
 mod definition;
+mod fit;
 mod formats;
 mod names;
 mod object;
@@ -25,6 +27,8 @@ mod pattern_size;
 mod prune;
 mod registration;
 mod rules;
+#[cfg(test)]
+pub mod samples;
 mod scale;
 mod schema;
 mod types;
@@ -40,6 +44,9 @@ use crate::server::ApiServer;
 use crate::status::Result;
 use crate::store::ObjectRef;
 
+pub use closing::Closing;
+#[cfg(test)]
+pub use closing::Keeper;
 pub use columns::Column;
 pub use controller::run;
 pub use conversion::{served, served_one, to_version, to_version_now};
@@ -60,16 +67,16 @@ use schema::Schema;
 
 /// One served version of a definition.
 pub struct Definition {
-    /// The definition's name and generation, which tell one state of it from another.
+    /// The definition's uid, its generation and whether it goes away, which tell one state of it from another.
     pub identity: String,
+    /// A number for what the definition says, see [`fit`].
+    state: u64,
     version: Box<str>,
     /// Schemas of every version by name.
     schemas: Arc<BTreeMap<Box<str>, Schema>>,
     storage: Box<str>,
     /// Who converts between versions; None where they differ in name alone.
     converter: Option<conversion::Converter>,
-    /// Objects stored at a later revision already fit the schema of storage.
-    since: u64,
     /// Revision from which on the kind was served.
     pub born: u64,
     /// For every answer about a deprecated version.
@@ -77,6 +84,11 @@ pub struct Definition {
     pub scale: Option<Scale>,
     pub columns: Vec<Column>,
     selectable: Vec<(Box<str>, Path)>,
+    /// Selectable fields whose values are kept with an object at rest: those of all versions where the versions differ in
+    /// name alone, else those of the version of storage.
+    at_rest: Arc<Vec<(Box<str>, Path)>>,
+    /// For who follows the objects; None where nobody does.
+    pub closing: Option<Closing>,
     /// The definition is going away: nothing is created any more.
     pub terminating: bool,
     /// `openAPIV3Schema` as the client wrote it, for publishing.
@@ -110,14 +122,9 @@ impl Definition {
         self.selectable.iter().map(|(name, _)| &**name)
     }
 
-    /// The values of an object's selectable fields.
+    /// The values of selectable fields that are kept with an object, which is in the version of storage.
     pub fn fields(&self, value: &Value) -> Vec<(&str, String)> {
-        let text = |path: &Path| match path.first(value) {
-            None | Some(Value::Null) => String::new(),
-            Some(Value::String(text)) => text.clone(),
-            Some(other) => other.to_string(),
-        };
-        self.selectable.iter().map(|(name, path)| (&**name, text(path))).collect()
+        fit::texts(&self.at_rest, value)
     }
 
     /// Whether versions differ in more than their name.
@@ -135,23 +142,12 @@ impl Definition {
 
     /// Brings a tree that was stored in any version into the one at hand.
     pub fn convert(&self, resource: &Resource, value: &mut Value) {
-        let said = version_of(value);
-        let stored = self.schemas.get(&*said);
-        prune::prune(value, stored);
-        prune::drop_nulls(value, stored);
-        if let Some(schema) = stored {
-            prune::default(value, schema);
-        }
+        let said = self.refresh(value);
         if said != *self.version {
             value["apiVersion"] = resource.api_version().into();
             prune::prune(value, Some(self.schema()));
             prune::drop_nulls(value, Some(self.schema()));
         }
-    }
-
-    /// Whether a stored object can be given out as it lies there.
-    pub fn is_current(&self, object: &ObjectRef) -> bool {
-        self.version == self.storage && object.revision > self.since
     }
 }
 
@@ -177,29 +173,23 @@ pub async fn worked_on(server: &ApiServer, resource: &Resource, object: &ObjectR
 /// A stored object's tree as the schema of storage has it now.
 pub fn stored_value(resource: &Resource, object: &ObjectRef) -> Value {
     let mut value = object.value();
-    settle(resource, object.revision, &mut value);
+    settle(resource, object, &mut value);
     value
 }
 
-/// Brings a tree that was stored at a revision, and is about to be stored again, into the version of storage. With a new
-/// revision it is taken for what the definition as it is now had stored.
+/// Brings the tree of a stored object, which is about to be stored again, into the version of storage.
 ///
 /// # Errors
 /// 500 without a reason when a webhook has to convert it and fails.
-pub async fn restored(server: &ApiServer, resource: &Resource, revision: u64, value: &mut Value) -> Result<()> {
-    settle(resource, revision, value);
+pub async fn restored(server: &ApiServer, resource: &Resource, object: &ObjectRef, value: &mut Value) -> Result<()> {
+    settle(resource, object, value);
     to_version(server, resource, value, &resource.storage_version).await
 }
 
 /// What does not need the webhook of [`restored`].
-fn settle(resource: &Resource, revision: u64, value: &mut Value) {
-    let Some(definition) = resource.definition.as_ref().filter(|d| revision <= d.since) else { return };
-    let written = definition.schemas.get(&*version_of(value));
-    prune::prune(value, written);
-    prune::drop_nulls(value, written);
-    if let Some(schema) = written {
-        prune::default(value, schema);
-    }
+fn settle(resource: &Resource, object: &ObjectRef, value: &mut Value) {
+    let Some(definition) = resource.definition.as_ref().filter(|d| !d.fits(object)) else { return };
+    definition.refresh(value);
     if !definition.is_converted() {
         value["apiVersion"] = (&*resource.storage_version).into();
     }

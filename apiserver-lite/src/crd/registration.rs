@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::closing::Keeper;
 use super::path::Path;
 use super::schema::Schema;
-use super::{Definition, Scale, columns, names, types};
+use super::{Definition, Scale, columns, fit, names, types};
 use crate::resource::{Resource, Schema as Shape, Subresource, Verbs};
+use crate::store::ObjectRef;
 
 const EVERY_VERB: Verbs = Verbs::CREATE
     .union(Verbs::DELETE)
@@ -24,18 +26,22 @@ fn texts(value: &Value) -> Vec<Box<str>> {
     value.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(Into::into)).collect()
 }
 
-/// The resources of a definition's served versions. `since` is the revision up to which stored objects may be in an
-/// older form than the definition now asks for.
-pub fn resources(definition: &Value, since: u64, born: u64) -> Vec<Arc<Resource>> {
-    build(definition, since, born, |version| version["served"] == true)
+/// The resources of a definition's served versions. `keeper` tells their followers when they are served no more.
+pub fn resources(definition: &Value, born: u64, keeper: Option<&Keeper>) -> Vec<Arc<Resource>> {
+    build(definition, born, keeper, |version| version["served"] == true)
 }
 
 /// The resource of the version that objects are stored in, whether or not it is served.
 pub fn stored(definition: &Value) -> Option<Arc<Resource>> {
-    build(definition, u64::MAX, 0, |version| version["storage"] == true).pop()
+    build(definition, 0, None, |version| version["storage"] == true).pop()
 }
 
-fn build(definition: &Value, since: u64, born: u64, wanted: impl Fn(&Value) -> bool) -> Vec<Arc<Resource>> {
+fn build(
+    definition: &Value,
+    born: u64,
+    keeper: Option<&Keeper>,
+    wanted: impl Fn(&Value) -> bool,
+) -> Vec<Arc<Resource>> {
     let spec = &definition["spec"];
     let accepted = &definition["status"]["acceptedNames"];
     let text = |value: &Value| -> Box<str> { value.as_str().unwrap_or_default().into() };
@@ -54,24 +60,26 @@ fn build(definition: &Value, since: u64, born: u64, wanted: impl Fn(&Value) -> b
         .map(|name| (name, types::table(schemas.get(name).unwrap_or(&empty), &kind)))
         .collect();
     let terminating = names::is_true(definition, "Terminating");
-    let identity =
-        format!("{}/{}/{since}/{terminating}", definition["metadata"]["uid"], definition["metadata"]["generation"]);
+    let identity = format!("{}/{}/{terminating}", definition["metadata"]["uid"], definition["metadata"]["generation"]);
+    let (state, at_rest) = (fit::state(definition), Arc::new(at_rest(spec)));
     let stored_shape = shapes.get(&*storage).cloned();
     let resource = |version: &Value| {
         let name = text(&version["name"]);
         let shape = shapes.get(&*name)?.clone();
         let definition = Definition {
             identity: identity.clone(),
+            state,
             version: name.clone(),
             schemas: schemas.clone(),
             storage: storage.clone(),
             converter: super::conversion::Converter::new(&spec["conversion"]),
-            since,
             born,
             warning: warning(spec, version),
             scale: scale(&version["subresources"]["scale"]),
             columns: columns::of(version),
             selectable: selectable(version),
+            at_rest: at_rest.clone(),
+            closing: keeper.map(Keeper::closing),
             terminating,
             published: Arc::new(version["schema"]["openAPIV3Schema"].clone()),
             empty: Schema::default(),
@@ -160,6 +168,20 @@ fn selectable(version: &Value) -> Vec<(Box<str>, Path)> {
         .collect()
 }
 
+/// The selectable fields whose values are kept with an object at rest. Versions that differ in name alone have the same
+/// values, so that an object has those of all, whichever wrote it.
+fn at_rest(spec: &Value) -> Vec<(Box<str>, Path)> {
+    let by_webhook = spec["conversion"]["strategy"] == "Webhook";
+    let versions = spec["versions"].as_array().into_iter().flatten();
+    let mut all: Vec<(Box<str>, Path)> = Vec::new();
+    for field in versions.filter(|v| !by_webhook || v["storage"] == true).flat_map(selectable) {
+        if all.iter().all(|(name, _)| *name != field.0) {
+            all.push(field);
+        }
+    }
+    all
+}
+
 /// What every answer about a deprecated version warns of: the definition's own words, or where to go instead.
 fn warning(spec: &Value, version: &Value) -> Option<String> {
     if version["deprecated"] != true {
@@ -208,11 +230,19 @@ fn rank(version: &str) -> Option<(u8, u64, u64)> {
     Some((2, number(rest)?, 0))
 }
 
+/// The label of APIServices that come and go with definitions.
+const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
+
+/// Whether an APIService is one of [`api_service`].
+pub fn is_announced(service: &ObjectRef) -> bool {
+    service.without_owners()["metadata"]["labels"][AUTOMANAGED] == "true"
+}
+
 /// The APIService that tells of a group version.
 pub fn api_service(group: &str, version: &str) -> Value {
     json!({
         "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
-        "metadata": {"name": format!("{version}.{group}"), "labels": {"kube-aggregator.kubernetes.io/automanaged": "true"}},
+        "metadata": {"name": format!("{version}.{group}"), "labels": {AUTOMANAGED: "true"}},
         "spec": {"group": group, "version": version, "groupPriorityMinimum": 1000, "versionPriority": 100},
     })
 }

@@ -173,7 +173,7 @@ mod tests {
             }]},
             "status": {"acceptedNames": {"plural": "owls", "singular": "owl", "kind": "Owl", "listKind": "Owls"}},
         });
-        crate::crd::resources(&definition, 0, 0).pop().expect("one version is served")
+        crate::crd::resources(&definition, 0, None).pop().expect("one version is served")
     }
 
     /// The kind's schema in a document.

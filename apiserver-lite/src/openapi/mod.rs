@@ -122,9 +122,18 @@ fn hash(resources: &[&Resource], key: &str, cbor: bool) -> String {
     context.update(descriptions::TEXT.as_bytes());
     context.update(key.as_bytes());
     for resource in resources {
-        context.update(format!("{resource:?}").as_bytes());
+        context.update(told(resource).as_bytes());
     }
     context.finish().as_ref().iter().map(|b| format!("{b:02X}")).collect()
+}
+
+/// What tells one state of a resource from another. The tables of a custom kind are long, and made of its definition, which
+/// has a name for each of its states.
+fn told(resource: &Resource) -> String {
+    let Some(definition) = &resource.definition else { return format!("{resource:?}") };
+    let Resource { group, version, plural, singular, kind, list_kind, short_names, categories, .. } = resource;
+    let names = (group, version, plural, singular, kind, list_kind, short_names, categories);
+    format!("{} {names:?}", definition.identity)
 }
 
 fn index(set: &Set, remotes: &[Arc<Remote>], cbor: bool) -> Response {
@@ -362,6 +371,23 @@ mod tests {
         };
         assert_eq!(part(&Method::GET), Some(HeaderValue::from_static("gzip")));
         assert_eq!(part(&Method::HEAD), None, "nothing is written that could be compressed");
+    }
+
+    /// The hash of a custom kind was made of all its tables for each look at the index, and another one after a restart.
+    #[test]
+    fn a_document_of_a_custom_kind_goes_by_the_state_of_its_definition() {
+        use crate::crd::samples::{definition, version};
+        let mut said = definition(1, &[version("v1", &["color"], &[])]);
+        let hash = |said: &serde_json::Value, born: u64| {
+            let all = crate::crd::resources(said, born, None);
+            assert!(told(&all[0]).len() < 200, "{}", told(&all[0]));
+            hash(&all.iter().map(|resource| &**resource).collect::<Vec<_>>(), "apis/g.io/v1", false)
+        };
+        let first = hash(&said, 1);
+        assert_eq!(first, hash(&said, 7));
+        said["status"]["acceptedNames"]["listKind"] = "Foos".into();
+        assert_ne!(first, hash(&said, 1));
+        assert_ne!(first, hash(&definition(2, &[version("v1", &["color"], &[])]), 1));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! A list is the stored JSON of its objects with a head and a tail around it, put together while it is sent; a watch event is encoded once and shared
 //! by every watcher. Trees are made only for tables and metadata forms.
 
+mod chosen;
 mod components;
 mod form;
 mod options;
@@ -26,7 +27,7 @@ use crate::http::{Accepted, Form, Response, respond};
 use crate::resource::{Resource, Verbs};
 use crate::server::{ApiServer, Request, wrong_method};
 use crate::status::{ApiError, Result};
-use crate::store::{ObjectRef, Snapshot, Store};
+use crate::store::{Key, ObjectRef, Snapshot, Store};
 
 /// One object by name.
 ///
@@ -221,7 +222,12 @@ pub async fn page_of(
         return Ok(Page { revision: 0, objects, next: None, remaining: None, shard: None });
     }
     let namespace = Some(request.info.namespace.as_str()).filter(|n| resource.namespaced && !n.is_empty());
-    page(&server.store, resource, namespace, options, selector).await
+    if !selector.looks_inside() {
+        return page(&server.store, resource, namespace, options, selector).await;
+    }
+    let source = source(&server.store, resource, namespace, options).await?;
+    let taken = source.look_through(server, resource, namespace, selector).await?;
+    Ok(source.page(namespace, selector, taken))
 }
 
 /// A page in the accepted form.
@@ -247,7 +253,7 @@ pub async fn list_response(
         metadata["shardInfo"] = json!({"selector": shard});
     }
     let mut response = match accepted.form {
-        Form::Whole => whole::list(accepted, resource, page, &metadata),
+        Form::Whole => whole::list(accepted, resource, page, &metadata).await,
         Form::Metadata => return Err(wrong_form(resource, "PartialObjectMetadata", "a list", "List")),
         Form::MetadataList => form::metadata_list(accepted, &page.objects, &metadata),
         Form::Table => table::response(200, accepted, resource, &page.objects, metadata, &request.query)?,
@@ -256,7 +262,7 @@ pub async fn list_response(
     Ok(response)
 }
 
-/// Takes the objects of a list from the right snapshot.
+/// Takes the objects of a list from the right snapshot, by what is kept with them.
 ///
 /// # Errors
 /// As [`list`].
@@ -267,6 +273,92 @@ async fn page(
     options: &ListOptions,
     selector: &Selector,
 ) -> Result<Page> {
+    let source = source(store, resource, namespace, options).await?;
+    let taken = source.take(namespace, selector);
+    Ok(source.page(namespace, selector, taken))
+}
+
+/// What a page is taken from.
+struct Source {
+    snapshot: Snapshot,
+    /// The last key of the page before.
+    after: Option<Key>,
+    /// Zero for all.
+    limit: usize,
+}
+
+/// Objects of a page, and the last one's key where more follow.
+type Taken = (Vec<ObjectRef>, Option<Key>);
+
+/// Objects that are looked into at once.
+const LOOKED_AT: usize = 500;
+
+impl Source {
+    fn take(&self, namespace: Option<&str>, selector: &Selector) -> Taken {
+        let mut objects = Vec::new();
+        for object in self.snapshot.range(namespace, self.after.as_ref()) {
+            if !selector.is_empty() && !selector.matches(object) {
+                continue;
+            }
+            if self.is_full(&objects) {
+                return next(objects);
+            }
+            objects.push(object.clone());
+        }
+        (objects, None)
+    }
+
+    /// The same for a selector that looks into the objects.
+    ///
+    /// # Errors
+    /// As [`chosen::choose`].
+    async fn look_through(
+        &self,
+        server: &ApiServer,
+        resource: &Resource,
+        namespace: Option<&str>,
+        selector: &Selector,
+    ) -> Result<Taken> {
+        let (mut objects, mut after) = (Vec::new(), self.after.clone());
+        loop {
+            let some: Vec<ObjectRef> =
+                self.snapshot.range(namespace, after.as_ref()).take(LOOKED_AT).cloned().collect();
+            let Some(last) = some.last() else { return Ok((objects, None)) };
+            after = Some(last.key.clone());
+            let chosen = chosen::choose(server, resource, selector, &some).await?;
+            for object in chosen.into_iter().flatten() {
+                if self.is_full(&objects) {
+                    return Ok(next(objects));
+                }
+                objects.push(object);
+            }
+        }
+    }
+
+    fn is_full(&self, objects: &[ObjectRef]) -> bool {
+        self.limit > 0 && objects.len() == self.limit
+    }
+
+    fn page(&self, namespace: Option<&str>, selector: &Selector, (objects, next): Taken) -> Page {
+        let revision = self.snapshot.revision;
+        let remaining = (next.is_some() && selector.is_empty())
+            .then(|| self.snapshot.range(namespace, self.after.as_ref()).count().saturating_sub(objects.len()));
+        let next = next.map(|after| Token { revision: Some(revision), after });
+        Page { revision, objects, next, remaining, shard: None }
+    }
+}
+
+/// A page that others follow.
+fn next(objects: Vec<ObjectRef>) -> Taken {
+    let last = objects.last().map(|object| object.key.clone());
+    (objects, last)
+}
+
+/// The snapshot that a list is of, and which part of it.
+///
+/// # Errors
+/// As [`list`].
+async fn source(store: &Store, resource: &Resource, namespace: Option<&str>, options: &ListOptions) -> Result<Source> {
     let (mut after, mut limit) = (None, options.limit);
     let snapshot: Snapshot = if !options.continue_token.is_empty() && options.revision != Some(0) {
         if options.revision.is_some() {
@@ -295,25 +387,7 @@ async fn page(
             (None, _) => store.snapshot(&resource.storage),
         }
     };
-    let range = snapshot.range(namespace, after.as_ref());
-    let mut objects = Vec::new();
-    let mut next = None;
-    for object in range {
-        if limit > 0 && objects.len() == limit {
-            if selector.is_empty() || selector.matches(object) {
-                next = objects.last().map(|o: &ObjectRef| o.key.clone());
-                break;
-            }
-            continue;
-        }
-        if selector.is_empty() || selector.matches(object) {
-            objects.push(object.clone());
-        }
-    }
-    let remaining = (next.is_some() && selector.is_empty())
-        .then(|| snapshot.range(namespace, after.as_ref()).count().saturating_sub(objects.len()));
-    let next = next.map(|after| Token { revision: Some(snapshot.revision), after });
-    Ok(Page { revision: snapshot.revision, objects, next, remaining, shard: None })
+    Ok(Source { snapshot, after, limit })
 }
 
 async fn at(store: &Store, resource: &Resource, revision: u64) -> Result<Snapshot> {

@@ -30,6 +30,9 @@ pub struct ListOptions {
     pub send_initial_events: Option<bool>,
 }
 
+/// More seconds than this are as good as none: a century, which any clock can count.
+const LONGEST_TIMEOUT: u64 = 100 * 366 * 24 * 3600;
+
 /// How long a read waits for a version that the server has not reached yet, as upstream's watch cache.
 pub const VERSION_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -52,7 +55,8 @@ impl ListOptions {
         if let Some(seconds) = query.get("timeoutSeconds") {
             let seconds: i64 = integer(seconds)?;
             // A time before now is over at once; none at all is the server's to choose.
-            options.timeout = (seconds != 0).then(|| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
+            let bounded = u64::try_from(seconds).unwrap_or(0).min(LONGEST_TIMEOUT);
+            options.timeout = (seconds != 0).then(|| Duration::from_secs(bounded));
         }
         if query.get("sendInitialEvents").is_some() {
             options.send_initial_events = Some(query.flag("sendInitialEvents"));
@@ -256,5 +260,19 @@ impl Token {
             None => Key::new("", start),
         };
         Ok(Token { revision: u64::try_from(revision).ok(), after })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A watch for longer than any clock counts ended in a panic.
+    #[test]
+    fn a_time_without_end_is_one_that_can_be_waited_for() {
+        let query = Query::parse("timeoutSeconds=9223372036854775807");
+        let options = ListOptions::parse(&query, true).expect("it is a number");
+        let ends = options.timeout.and_then(|time| std::time::Instant::now().checked_add(time));
+        assert!(ends.is_some());
     }
 }

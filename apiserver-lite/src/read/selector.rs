@@ -10,6 +10,8 @@ use crate::store::StoredObject;
 pub struct Selector {
     labels: Vec<Requirement>,
     fields: Vec<Term>,
+    /// Those on fields that a definition lets clients select by.
+    own: Vec<Term>,
     shard: Option<Shard>,
 }
 
@@ -43,11 +45,9 @@ impl Selector {
     /// # Errors
     /// 400 with the parser's complaint, or for a field that the resource does not select by.
     pub fn parse(resource: &Resource, labels: &str, fields: &str) -> Result<Self> {
-        Ok(Selector {
-            labels: parse_labels(labels).map_err(ApiError::bad_request)?,
-            fields: parse_fields(resource, fields)?,
-            shard: None,
-        })
+        let labels = parse_labels(labels).map_err(ApiError::bad_request)?;
+        let (fields, own) = parse_fields(resource, fields)?;
+        Ok(Selector { labels, fields, own, shard: None })
     }
 
     /// The same for a part of the collection.
@@ -62,18 +62,41 @@ impl Selector {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.labels.is_empty() && self.fields.is_empty() && self.shard.is_none()
+        self.labels.is_empty() && self.fields.is_empty() && self.own.is_empty() && self.shard.is_none()
     }
 
+    /// Whether an object is chosen, by what is kept with it.
     pub fn matches(&self, object: &StoredObject) -> bool {
+        self.matches_outside(object) && self.own.iter().all(|t| t.matches(object.field(&t.path)))
+    }
+
+    /// Whether fields are named that may have to be looked for in the object, see [`super::chosen`].
+    pub fn looks_inside(&self) -> bool {
+        !self.own.is_empty()
+    }
+
+    /// Whether an object is chosen as far as all but those fields go.
+    pub fn matches_outside(&self, object: &StoredObject) -> bool {
         self.shard.as_ref().is_none_or(|s| s.matches(object))
             && self.labels.iter().all(|r| r.matches(object.label(&r.key)))
-            && self.fields.iter().all(|t| (object.field(&t.path) == t.value) == t.equal)
+            && self.fields.iter().all(|t| t.matches(object.field(&t.path)))
+    }
+
+    /// Whether an object is chosen as far as those fields go.
+    pub fn matches_inside(&self, fields: &[(&str, String)]) -> bool {
+        let value = |path: &str| fields.iter().find(|(name, _)| *name == path).map_or("", |(_, value)| value);
+        self.own.iter().all(|t| t.matches(value(&t.path)))
     }
 
     /// The one name that can match, when the fields say so.
     pub fn name(&self) -> Option<&str> {
         self.fields.iter().find(|t| t.equal && t.path == "metadata.name").map(|t| t.value.as_str())
+    }
+}
+
+impl Term {
+    fn matches(&self, value: &str) -> bool {
+        (value == self.value) == self.equal
     }
 }
 
@@ -289,19 +312,22 @@ fn check_values(key: &str, operator: Operator, values: &[String]) -> std::result
     }
 }
 
-fn parse_fields(resource: &Resource, text: &str) -> Result<Vec<Term>> {
-    let mut terms = parse_terms(text).map_err(ApiError::bad_request)?;
-    for term in &mut terms {
+/// Terms on fields that are kept with every object, and those on fields of a definition.
+fn parse_fields(resource: &Resource, text: &str) -> Result<(Vec<Term>, Vec<Term>)> {
+    let (mut terms, mut inside) = (Vec::new(), Vec::new());
+    for term in parse_terms(text).map_err(ApiError::bad_request)? {
         let path = fields::stored_path(resource, &term.path);
         let own = || resource.definition.as_ref().is_some_and(|d| d.selectable().any(|path| *path == *term.path));
         match path {
-            Some(path) if path != term.path => term.path = path.to_owned(),
-            Some(_) => {}
-            None if own() => {}
+            Some(path) => {
+                let path = path.to_owned();
+                terms.push(Term { path, ..term });
+            }
+            None if own() => inside.push(term),
             None => return Err(unsupported(resource, &term.path)),
         }
     }
-    Ok(terms)
+    Ok((terms, inside))
 }
 
 /// The one name that a field selector allows, if it is a name that can stand in a path.

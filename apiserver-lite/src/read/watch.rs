@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::options::{ListOptions, parse_version, reach};
-use super::{Selector, convert, form, is_stored_form, table};
+use super::{Selector, chosen, convert, form, is_stored_form, table};
+use crate::crd::Closing;
 use crate::http::{Accepted, Body, Form, Media, Response, respond};
 use crate::resource::{Resource, Verbs};
 use crate::server::{ApiServer, Request};
@@ -61,10 +62,12 @@ pub async fn watch(server: &Arc<ApiServer>, request: &Request, resource: &Arc<Re
     let shortest = server.config.min_watch;
     let lifetime = options.timeout.unwrap_or_else(|| shortest + shortest.mul_f64(fraction()));
     let counted = server.metrics.watch(&encoder.resource);
+    let closing = resource.definition.as_ref().and_then(|definition| definition.closing.clone());
     let state = State {
         watcher,
         encoder,
         counted,
+        closing,
         ready,
         events: Vec::new(),
         sent,
@@ -129,10 +132,13 @@ async fn start(
     let snapshot = store.snapshot(&storage);
     let watcher = store.watch(&storage, snapshot.revision).map_err(|e| ApiError::expired(e.to_string()))?;
     let namespace = encoder.namespace.clone();
-    for object in snapshot.range(namespace.as_deref(), None) {
-        if encoder.selector.matches(object) {
-            ready.push_back(Next::Added(object.clone()));
-        }
+    if encoder.selector.looks_inside() {
+        let all: Vec<ObjectRef> = snapshot.range(namespace.as_deref(), None).cloned().collect();
+        let chosen = chosen::choose(server, &encoder.resource, &encoder.selector, &all).await?;
+        ready.extend(chosen.into_iter().flatten().map(Next::Added));
+    } else {
+        let chosen = snapshot.range(namespace.as_deref(), None).filter(|object| encoder.selector.matches(object));
+        ready.extend(chosen.cloned().map(Next::Added));
     }
     if options.bookmarks {
         ready.push_back(Next::Bookmark { revision: snapshot.revision, initial_end: true });
@@ -144,6 +150,8 @@ struct State {
     watcher: Watcher,
     encoder: Encoder,
     counted: crate::metrics::Sent,
+    /// Ends the stream when what it was begun for is served no more as it was.
+    closing: Option<Closing>,
     /// Not yet sent.
     ready: VecDeque<Next>,
     events: Vec<EventRef>,
@@ -160,6 +168,11 @@ impl State {
     /// The next bytes; None ends the stream.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
+            if let Some(closing) = self.closing.as_mut().filter(|closing| closing.has_begun()) {
+                // What comes now may be of a version that this stream knows nothing of.
+                closing.ended().await;
+                return None;
+            }
             // One event at a time, so that each is a chunk of its own as clients get them upstream; the connection still
             // writes what is ready at once.
             if let Some(next) = self.ready.pop_front() {
@@ -179,6 +192,7 @@ impl State {
             let wake = if self.bookmarks { self.next_bookmark.min(self.ends) } else { self.ends };
             tokio::select! {
                 biased;
+                () = ended(&mut self.closing) => return None,
                 waited = self.watcher.next(&mut self.events) => self.take(waited.err()),
                 () = tokio::time::sleep_until(wake) => {
                     if self.bookmarks {
@@ -198,15 +212,19 @@ impl State {
                 let object = crate::crd::served_one(&self.server, &self.encoder.resource, &object).await?;
                 Some(self.encoder.object("ADDED", &object))
             }
-            Next::Event(event) if self.encoder.is_converted() => match self.encoder.seen(&event) {
-                None => None,
-                Some((seen, object)) => {
-                    let object = crate::crd::served_one(&self.server, &self.encoder.resource, &object).await?;
-                    self.sent = event.revision;
-                    Some(self.encoder.object(TYPES[seen], &object))
-                }
-            },
-            Next::Event(event) => self.encoder.event(&event).inspect(|_| self.sent = event.revision),
+            Next::Event(event) => {
+                let encoder = &mut self.encoder;
+                let Some((seen, object)) = encoder.seen(&self.server, &event).await? else { return Ok(None) };
+                let bytes = match encoder.is_converted() {
+                    true => {
+                        let object = crate::crd::served_one(&self.server, &encoder.resource, &object).await?;
+                        encoder.object(TYPES[seen], &object)
+                    }
+                    false => encoder.event(seen, &object, &event),
+                };
+                self.sent = event.revision;
+                Some(bytes)
+            }
             Next::Bookmark { revision, initial_end } => Some(self.encoder.bookmark(revision, initial_end)),
             Next::Error(error) => Some(self.encoder.error(&error)),
         })
@@ -231,11 +249,31 @@ impl State {
 
     fn bookmark(&mut self) {
         self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
-        let revision = self.server.store.revision();
+        let mut revision = self.server.store.revision();
+        // It promises that all up to its version came before it, and watchers are told of a change a moment after the
+        // store's version has moved on: what is there by now goes first.
+        loop {
+            match self.watcher.ready(&mut self.events) {
+                Ok(true) => {
+                    revision = revision.max(self.events.last().map_or(0, |event| event.revision));
+                    self.take(None);
+                }
+                Ok(false) => break,
+                Err(expired) => return self.take(Some(expired)),
+            }
+        }
         if revision > self.sent {
             self.sent = revision;
             self.ready.push_back(Next::Bookmark { revision, initial_end: false });
         }
+    }
+}
+
+/// Waits until what is followed is served no more as it was; without end for what stays.
+async fn ended(closing: &mut Option<Closing>) {
+    match closing {
+        Some(closing) => closing.ended().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -258,40 +296,52 @@ impl Encoder {
     }
 
     /// What an event is to this watcher (a place in [`TYPES`]), and of which object; None when it does not concern it.
-    fn seen(&self, event: &EventRef) -> Option<(usize, ObjectRef)> {
+    ///
+    /// # Errors
+    /// As [`chosen::choose`].
+    async fn seen(&self, server: &ApiServer, event: &EventRef) -> Result<Option<(usize, ObjectRef)>> {
         let key = &event.object.key;
         if self.namespace.as_ref().is_some_and(|n| **n != *key.namespace) {
-            return None;
+            return Ok(None);
         }
-        let before = event.previous.as_ref().is_some_and(|o| self.selector.matches(o));
-        let now = event.kind != EventKind::Deleted && self.selector.matches(&event.object);
-        let seen = match (before, now) {
-            (false, true) => 0,
-            (true, true) => 1,
-            (true, false) => 2,
-            (false, false) => return None,
+        let gone = event.kind == EventKind::Deleted;
+        let seen = match (self.chooses(server, event.previous.as_ref()).await?, gone) {
+            (true, true) => 2,
+            (false, true) => return Ok(None),
+            (before, false) => match (before, self.chooses(server, Some(&event.object)).await?) {
+                (false, true) => 0,
+                (true, true) => 1,
+                (true, false) => 2,
+                (false, false) => return Ok(None),
+            },
         };
-        if seen == 2 && event.kind != EventKind::Deleted {
+        if seen == 2 && !gone {
             // It left the selection: the object as it was, with the version of the change.
-            let previous = event.previous.as_ref()?;
-            return Some((2, previous.at_revision(event.revision)));
+            let previous = event.previous.as_ref();
+            return Ok(previous.map(|previous| (2, previous.at_revision(event.revision))));
         }
-        Some((seen, event.object.clone()))
+        Ok(Some((seen, event.object.clone())))
     }
 
-    /// The bytes of an event for this watcher; None when it does not concern it.
-    fn event(&mut self, event: &EventRef) -> Option<Bytes> {
-        let (seen, object) = self.seen(event)?;
-        if !Arc::ptr_eq(&object, &event.object) {
-            return Some(self.object(TYPES[seen], &object));
+    async fn chooses(&self, server: &ApiServer, object: Option<&ObjectRef>) -> Result<bool> {
+        let Some(object) = object else { return Ok(false) };
+        if !self.selector.looks_inside() {
+            return Ok(self.selector.matches(object));
         }
-        if self.accepted.form != Form::Whole || !is_stored_form(&self.resource, &event.object) {
-            return Some(self.object(TYPES[seen], &event.object));
+        let chosen = chosen::choose(server, &self.resource, &self.selector, std::slice::from_ref(object)).await?;
+        Ok(chosen.iter().any(Option::is_some))
+    }
+
+    /// The bytes of an event, which is `seen` as one of an object.
+    fn event(&mut self, seen: usize, object: &ObjectRef, event: &EventRef) -> Bytes {
+        let as_stored = self.accepted.form == Form::Whole && is_stored_form(&self.resource, object);
+        if !Arc::ptr_eq(object, &event.object) || !as_stored {
+            return self.object(TYPES[seen], object);
         }
         let media =
             if self.accepted.media == Media::Protobuf && !self.resource.custom { Media::Protobuf } else { Media::Json };
         let slot = seen + if media == Media::Protobuf { TYPES.len() } else { 0 };
-        Some(event.frame(slot, || frame(media, TYPES[seen], &stored(media, &self.resource, &event.object))))
+        event.frame(slot, || frame(media, TYPES[seen], &stored(media, &self.resource, object)))
     }
 
     /// One object as an event of a type.
@@ -299,7 +349,14 @@ impl Encoder {
         let media = self.accepted.media;
         let body: Bytes = match self.accepted.form {
             Form::Whole if is_stored_form(&self.resource, object) => stored(media, &self.resource, object),
-            Form::Whole => tree(media, &self.resource, &convert(&self.resource, object.value())),
+            Form::Whole => match &self.resource.definition {
+                Some(definition) => {
+                    let mut out = Vec::with_capacity(object.json.len());
+                    definition.append(&self.resource, object, &mut out);
+                    out.into()
+                }
+                None => tree(media, &self.resource, &convert(&self.resource, object.value())),
+            },
             Form::Metadata | Form::MetadataList => {
                 form::metadata_bytes(media, &form::metadata_tree(self.accepted, object.value())).into()
             }
@@ -398,5 +455,87 @@ mod tests {
         let error = not_watched(&kind);
         assert_eq!(error.code(), 405);
         assert_eq!(error.status().message, "watch is not supported on resources of kind \"componentstatuses\"");
+    }
+
+    /// A watch of all that a field selector chooses from now on.
+    fn following(server: &Arc<ApiServer>, resource: &Arc<Resource>, fields: &str, closing: Option<Closing>) -> State {
+        let selector = Selector::parse(resource, "", fields).expect("a selector");
+        let (accepted, include) = (Accepted::JSON, table::Include::Metadata);
+        let encoder =
+            Encoder { accepted, resource: resource.clone(), selector, namespace: None, columns_sent: false, include };
+        let sent = server.store.revision();
+        State {
+            watcher: server.store.watch(&resource.storage, sent).expect("it is known"),
+            encoder,
+            counted: server.metrics.watch(resource),
+            closing,
+            ready: VecDeque::new(),
+            events: Vec::new(),
+            sent,
+            server: server.clone(),
+            bookmarks: true,
+            next_bookmark: Instant::now() + BOOKMARK_EVERY,
+            ends: Instant::now() + BOOKMARK_EVERY,
+            over: false,
+        }
+    }
+
+    async fn told(state: &mut State) -> Value {
+        serde_json::from_slice(&state.next().await.expect("it goes on")).expect("an event")
+    }
+
+    /// A bookmark that came between a write and the word of it told of the write's version: the event was left out.
+    #[tokio::test]
+    async fn a_bookmark_comes_after_all_that_it_speaks_of() {
+        let server = crate::serve::testing::server().await;
+        let resource = server.resources.lookup("", "v1", "configmaps").expect("built in");
+        let mut state = following(&server, &resource, "", None);
+        let client = crate::client::Client::new(server.clone(), "somebody", "test");
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
+        let made = client.create("configmaps", "default", map).await.expect("a map");
+        state.bookmark();
+        let (event, bookmark) = (told(&mut state).await, told(&mut state).await);
+        assert_eq!((&event["type"], &event["object"]["metadata"]["name"]), (&"ADDED".into(), &"m".into()));
+        assert_eq!(bookmark["type"], "BOOKMARK");
+        let version = bookmark["object"]["metadata"]["resourceVersion"].as_str().and_then(|v| v.parse::<u64>().ok());
+        assert!(version.is_some_and(|version| version >= made.revision));
+    }
+
+    /// Watches of a custom kind went on with its definition as it was when they began.
+    #[tokio::test]
+    async fn a_watch_ends_where_what_it_follows_is_served_in_another_way() {
+        let server = crate::serve::testing::server().await;
+        let resource = server.resources.lookup("", "v1", "configmaps").expect("built in");
+        let keeper = crate::crd::Keeper::default();
+        let mut state = following(&server, &resource, "", Some(keeper.closing()));
+        let client = crate::client::Client::new(server.clone(), "somebody", "test");
+        let map = |name: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+        client.create("configmaps", "default", map("before")).await.expect("a map");
+        assert_eq!(told(&mut state).await["object"]["metadata"]["name"], "before");
+        keeper.begin();
+        client.create("configmaps", "default", map("after")).await.expect("a map");
+        let nothing = tokio::time::timeout(Duration::from_millis(20), state.next()).await;
+        assert!(nothing.is_err(), "the next state is not served yet");
+        drop(keeper);
+        assert_eq!(state.next().await, None);
+        let mut idle = following(&server, &resource, "", Some(crate::crd::Keeper::default().closing()));
+        assert_eq!(idle.next().await, None, "who comes too late comes again");
+    }
+
+    /// A write through a version that does not let clients select by a field was told as if the object had gone, and one of
+    /// an object that was older than the field's place in the definition as if it had come.
+    #[tokio::test]
+    async fn an_object_stays_selected_whoever_writes_it() {
+        let server = crate::serve::testing::server().await;
+        let [plain, _, selects] = crate::crd::samples::colors();
+        let red = crate::crd::samples::color("a", "red");
+        crate::crd::samples::create(&server, &plain, red).await;
+        let mut state = following(&server, &selects, "spec.color=red", None);
+        for (resource, label) in [(&plain, "x"), (&selects, "y"), (&plain, "z")] {
+            crate::crd::samples::label(&server, resource, "a", label).await;
+            let event = told(&mut state).await;
+            assert_eq!((&event["type"], &event["object"]["apiVersion"]), (&"MODIFIED".into(), &"g.io/v2".into()));
+            assert_eq!(event["object"]["metadata"]["labels"]["l"], label);
+        }
     }
 }

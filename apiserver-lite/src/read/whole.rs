@@ -15,7 +15,7 @@ use crate::server::{ApiServer, Request};
 use crate::store::ObjectRef;
 
 /// A page as a list in JSON, YAML or protobuf.
-pub(super) fn list(accepted: Accepted, resource: &Resource, page: &Page, metadata: &Value) -> Response {
+pub(super) async fn list(accepted: Accepted, resource: &Resource, page: &Page, metadata: &Value) -> Response {
     if accepted.media == Media::Protobuf && !resource.custom {
         return protobuf(resource, page, metadata);
     }
@@ -26,7 +26,7 @@ pub(super) fn list(accepted: Accepted, resource: &Resource, page: &Page, metadat
     }
     let body = match page.objects.iter().all(|object| is_stored_form(resource, object)) {
         true => Body::Pieces(stored(head, page.objects.clone(), tail, resource.custom)),
-        false => converted(head, resource, page, &tail).into(),
+        false => converted(head, resource, page, &tail).await.into(),
     };
     if one_piece {
         let all: Vec<u8> = match body.whole() {
@@ -101,11 +101,17 @@ fn stored(head: Vec<u8>, objects: Vec<ObjectRef>, tail: Vec<u8>, typed: bool) ->
     })
 }
 
+/// Objects that are converted before others get their turn.
+const AT_ONCE: usize = 64;
+
 /// A list some of whose objects have to be brought into another version first.
-fn converted(mut out: Vec<u8>, resource: &Resource, page: &Page, tail: &[u8]) -> Vec<u8> {
+async fn converted(mut out: Vec<u8>, resource: &Resource, page: &Page, tail: &[u8]) -> Vec<u8> {
     for (index, object) in page.objects.iter().enumerate() {
         if index > 0 {
             out.push(b',');
+        }
+        if index % AT_ONCE == AT_ONCE - 1 {
+            tokio::task::yield_now().await;
         }
         if is_stored_form(resource, object) {
             match resource.custom {
@@ -114,13 +120,13 @@ fn converted(mut out: Vec<u8>, resource: &Resource, page: &Page, tail: &[u8]) ->
             }
             continue;
         }
-        let mut value = convert(resource, object.value());
-        if resource.custom {
-            proto::json::write_sorted(&value, &mut out);
-        } else {
-            form::strip_type(&mut value);
-            proto::json::write(resource.schema.set(), resource.schema.id, &value, &mut out);
+        if let Some(definition) = &resource.definition {
+            definition.append(resource, object, &mut out);
+            continue;
         }
+        let mut value = convert(resource, object.value());
+        form::strip_type(&mut value);
+        proto::json::write(resource.schema.set(), resource.schema.id, &value, &mut out);
     }
     out.extend_from_slice(tail);
     out

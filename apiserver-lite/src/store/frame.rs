@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::object::{Key, Keys, ResourceId, StoredObject};
+use super::object::{Key, Keys, Mark, ResourceId, StoredObject};
 use super::text::intern;
 
 /// Larger than any batch: a length beyond it means that the frame's head is not ours.
@@ -162,10 +162,8 @@ pub(super) fn changes(payload: &[u8]) -> Option<Vec<Change>> {
                 let deleting = reader.take(1)?[0] != 0;
                 let length = reader.size()?;
                 let json = reader.take(length)?.to_vec();
-                Change::Put(
-                    resource,
-                    StoredObject::new(key, revision, Keys { uid, labels, fields, owners, deleting }, json),
-                )
+                let keys = Keys { uid, labels, fields, owners, deleting, mark: Mark::default() };
+                Change::Put(resource, StoredObject::new(key, revision, keys, json))
             }
             2 => {
                 let resource = ResourceId(reader.text()?.into());

@@ -25,7 +25,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 pub use disk::OpenError;
 pub use image::Image;
-pub use object::{Encoded, Key, Keys, ObjectRef, ResourceId, StoredObject, encode};
+pub use object::{Encoded, Key, Keys, Mark, ObjectRef, ResourceId, StoredObject, encode};
 pub use text::Text;
 pub use watch::{Event, EventKind, EventRef, Expired, Watcher};
 pub use world::Snapshot;

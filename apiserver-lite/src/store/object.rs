@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::borrow::Borrow;
 use std::cmp::Ordering;
+use std::sync::atomic::{self, AtomicU64};
 use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
@@ -49,6 +50,39 @@ pub struct Keys {
     pub owners: Box<[Box<str>]>,
     /// Has `metadata.deletionTimestamp`.
     pub deleting: bool,
+    /// How the object stands to the definition of its kind, as far as that is known. Not stored.
+    pub mark: Mark,
+}
+
+/// A number that is remembered with an object; zero at first. It says nothing about the object as such, so that all are
+/// equal.
+#[derive(Debug, Default)]
+pub struct Mark(AtomicU64);
+
+impl Mark {
+    pub fn new(number: u64) -> Self {
+        Mark(AtomicU64::new(number))
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(atomic::Ordering::Relaxed)
+    }
+
+    pub fn set(&self, number: u64) {
+        self.0.store(number, atomic::Ordering::Relaxed);
+    }
+}
+
+impl Clone for Mark {
+    fn clone(&self) -> Self {
+        Mark::new(self.get())
+    }
+}
+
+impl PartialEq for Mark {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 /// An object ready to be committed; its version is still open.
@@ -211,7 +245,8 @@ impl StoredObject {
 
     /// The same object in other words, such as those of another version of its kind.
     pub fn with_json(&self, json: Vec<u8>) -> ObjectRef {
-        Arc::new(StoredObject::new(self.key.clone(), self.revision, self.keys.clone(), json))
+        let keys = Keys { mark: Mark::default(), ..self.keys.clone() };
+        Arc::new(StoredObject::new(self.key.clone(), self.revision, keys, json))
     }
 
     /// What controllers need to know of the object, read from its tree (without the owners of its fields) by the first
@@ -296,6 +331,7 @@ fn keys_of(value: &Value, fields: Vec<(&str, String)>) -> Keys {
             .filter_map(|o| o["uid"].as_str().map(Into::into))
             .collect(),
         deleting: metadata["deletionTimestamp"].is_string(),
+        mark: Mark::default(),
     }
 }
 

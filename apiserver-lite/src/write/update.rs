@@ -581,7 +581,7 @@ mod tests {
             "versions": [{"name": "v1", "served": true, "storage": true,
                 "schema": {"openAPIV3Schema": {"type": "object"}}}]}, "status": {
             "acceptedNames": {"plural": "foos", "kind": "Foo"}, "storedVersions": ["v1"]}});
-        let custom = crate::crd::resources(&definition, 0, 0).pop().expect("one version is served");
+        let custom = crate::crd::resources(&definition, 0, None).pop().expect("one version is served");
         let pods = Resources::built_in().current().lookup("", "v1", "pods").expect("built in");
         for (said, refused) in [("g.io/v1", false), ("", false), ("v9", true), ("g.io/v2", true), ("a/b/c", true)] {
             let value = json!({"apiVersion": said, "kind": "Foo", "metadata": {"name": "a"}});
@@ -598,7 +598,7 @@ mod tests {
             "group": "g.io", "scope": "Namespaced", "names": {"plural": "foos", "kind": "Foo"},
             "versions": [version("v1", true), version("v2", false)]}, "status": {
             "acceptedNames": {"plural": "foos", "kind": "Foo"}, "storedVersions": ["v1"]}});
-        let all = crate::crd::resources(&definition, 0, 0);
+        let all = crate::crd::resources(&definition, 0, None);
         let asked = all.iter().find(|r| &*r.version == "v2").expect("both are served");
         let value = json!({"apiVersion": "g.io/v1", "kind": "Foo", "metadata": {"name": "a"}});
         assert!(is_misnamed(asked, &value) && value["apiVersion"] == *asked.storage_version);
