@@ -1,15 +1,17 @@
 //! From credentials to a user.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONNECTION, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
 use proto::bearer::{self, OfProtocols};
-use rustls_pki_types::CertificateDer;
+use rustls_pki_types::{CertificateDer, UnixTime};
 
-use super::certificate::{ClientAuthorities, certificate_user, good_until};
+use super::certificate::{ClientAuthorities, certificate_user, good_until, turns};
 use super::front_proxy::{FrontProxy, ProxyHeaders};
 use super::service_account::{ServiceAccountTokens, bootstrap_user};
+use super::shown::{Certificates, Shown};
 use super::structured::{Anonymous, Structured};
 use super::token_file::TokenFile;
 use super::webhook::TokenWebhook;
@@ -37,24 +39,13 @@ pub struct AuthenticatorOptions {
 
 pub struct Authenticator {
     options: AuthenticatorOptions,
-}
-
-/// What a connection's certificates are good for, found out once.
-#[derive(Debug, Clone, Default)]
-pub struct Shown {
-    /// The user that the certificate names.
-    pub user: Option<User>,
-    /// The other side may name users in headers.
-    pub is_proxy: bool,
-    /// There is a certificate that none of those says anything for who are asked.
-    pub is_strange: bool,
-    /// Until when its own certificate is good, in seconds since 1970; None where that is a proxy's or there is none.
-    pub until: Option<i64>,
+    /// Raised whenever others vouch for clients or proxies.
+    generation: AtomicU64,
 }
 
 impl Authenticator {
     pub fn new(options: AuthenticatorOptions) -> Self {
-        Authenticator { options }
+        Authenticator { options, generation: AtomicU64::new(0) }
     }
 
     /// Replaces who vouches for clients and for proxies.
@@ -62,18 +53,42 @@ impl Authenticator {
     /// # Errors
     /// When no authority of one of them is usable.
     pub fn trust(&self, clients: &[CertificateDer<'_>], proxies: &[CertificateDer<'_>]) -> Result<(), String> {
-        if let Some(authorities) = &self.options.clients {
-            authorities.replace(clients)?;
+        let named = self.options.clients.as_ref().map_or(Ok(()), |authorities| authorities.replace(clients));
+        let proxy = self.options.front_proxy.as_ref();
+        let replaced = named.and_then(|()| proxy.map_or(Ok(()), |proxy| proxy.authorities.replace(proxies)));
+        // Also after half of it: one of them is another by then.
+        self.generation.fetch_add(1, Ordering::Release);
+        replaced
+    }
+
+    /// What a connection's certificates are good for now.
+    pub fn shown(&self, certificates: &Certificates) -> Arc<Shown> {
+        self.shown_at(certificates, UnixTime::now())
+    }
+
+    fn shown_at(&self, certificates: &Certificates, now: UnixTime) -> Arc<Shown> {
+        let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        // Read before those who vouch are: one who takes their place meanwhile is noticed with the next request.
+        let generation = self.generation.load(Ordering::Acquire);
+        certificates.shown(generation, seconds, |chain| (self.judge(chain, now), self.next_turn(chain, seconds)))
+    }
+
+    /// When the judgement may be another, if nobody replaces those who vouch.
+    fn next_turn(&self, chain: &[CertificateDer<'static>], now: i64) -> i64 {
+        if chain.is_empty() {
+            return i64::MAX;
         }
-        self.options.front_proxy.as_ref().map_or(Ok(()), |proxy| proxy.authorities.replace(proxies))
+        let proxies = self.options.front_proxy.as_ref().map(|proxy| &proxy.authorities);
+        let authorities = self.options.clients.iter().chain(proxies).filter_map(|all| all.next_turn(now));
+        chain.iter().flat_map(turns).filter(|turn| *turn > now).chain(authorities).min().unwrap_or(i64::MAX)
     }
 
     /// Looks at the certificates that a client has shown and holds the key of.
-    pub fn shown(&self, chain: &[CertificateDer<'static>]) -> Shown {
+    fn judge(&self, chain: &[CertificateDer<'static>], now: UnixTime) -> Shown {
         let Some((own, others)) = chain.split_first() else { return Shown::default() };
         let clients = self.options.clients.as_ref();
-        let known = clients.is_some_and(|authorities| authorities.vouch_for(own, others));
-        let is_proxy = self.options.front_proxy.as_ref().is_some_and(|p| p.recognises(chain));
+        let known = clients.is_some_and(|authorities| authorities.vouch_for(own, others, now));
+        let is_proxy = self.options.front_proxy.as_ref().is_some_and(|p| p.recognises(chain, now));
         let is_asked_for = clients.is_some() || self.options.front_proxy.is_some();
         let named = if known { certificate_user(own, self.options.certificate_uids) } else { Ok(None) };
         if let Err(why) = &named {
@@ -312,6 +327,60 @@ mod tests {
             assert_eq!(user.name, name);
             assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"], "{name}");
         }
+    }
+
+    /// An authority and a client's certificate of it, which is good for an hour.
+    fn issued(name: &str) -> (CertificateDer<'static>, CertificateDer<'static>) {
+        let now = time::OffsetDateTime::now_utc();
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let mut authority = rcgen::CertificateParams::default();
+        authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let root = authority.self_signed(&key).expect("a certificate").der().clone();
+        let mut own = rcgen::CertificateParams::default();
+        own.distinguished_name = rcgen::DistinguishedName::new();
+        own.distinguished_name.push(rcgen::DnType::CommonName, name);
+        own.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+        (own.not_before, own.not_after) = (now - time::Duration::minutes(1), now + time::Duration::hours(1));
+        let issuer = rcgen::Issuer::from_ca_cert_der(&root, key).expect("an issuer");
+        let own = own.signed_by(&rcgen::KeyPair::generate().expect("a key"), &issuer).expect("a certificate");
+        (root, own.der().clone())
+    }
+
+    /// Whoever kept a connection open was believed for ever: after the certificate's end, and after its authority was
+    /// taken away.
+    #[test]
+    fn what_a_connection_was_made_with_is_judged_again_once_it_may_be_otherwise() {
+        let ((clients, ann), (proxies, proxy), (other, _)) = (issued("ann"), issued("proxy"), issued("other"));
+        let of = |authority: &CertificateDer<'static>| ClientAuthorities::new(std::slice::from_ref(authority));
+        let front_proxy = FrontProxy {
+            authorities: of(&proxies).expect("an authority"),
+            allowed_names: Vec::new(),
+            headers: ProxyHeaders::default(),
+        };
+        let authenticator = Authenticator::new(AuthenticatorOptions {
+            clients: Some(of(&clients).expect("an authority")),
+            front_proxy: Some(front_proxy),
+            ..options(true)
+        });
+        let (ann, proxy) = (Certificates::new(vec![ann]), Certificates::new(vec![proxy]));
+        let now = UnixTime::now();
+        let later = |seconds: u64| UnixTime::since_unix_epoch(std::time::Duration::from_secs(now.as_secs() + seconds));
+        let found = |at: UnixTime| {
+            let (ann, proxy) = (authenticator.shown_at(&ann, at), authenticator.shown_at(&proxy, at));
+            (ann.user.as_ref().map(|user| user.name.clone()), ann.is_strange, proxy.is_proxy)
+        };
+        let believed = (Some("ann".to_owned()), false, true);
+        let nobody = (None, true, false);
+        assert_eq!(found(now), believed);
+        assert!(Arc::ptr_eq(&authenticator.shown_at(&ann, now), &authenticator.shown_at(&ann, later(60))));
+        assert_eq!(found(later(2 * 3600)), nobody);
+        assert!(Arc::ptr_eq(&authenticator.shown_at(&ann, later(7200)), &authenticator.shown_at(&ann, later(7201))));
+
+        let others = [other];
+        authenticator.trust(&others, &others).expect("taken");
+        assert_eq!(found(now), nobody);
+        authenticator.trust(&[clients], &[proxies]).expect("taken");
+        assert_eq!(found(now), believed);
     }
 
     #[test]

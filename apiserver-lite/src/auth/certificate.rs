@@ -20,25 +20,42 @@ const UID: &str = "1.3.6.1.4.1.57683.2";
 
 /// Who vouches for client certificates, by the rules of Go. They may be replaced while the server runs.
 #[derive(Debug)]
-pub struct ClientAuthorities(ArcSwap<Trusted>);
+pub struct ClientAuthorities(ArcSwap<Authorities>);
+
+#[derive(Debug)]
+struct Authorities {
+    trusted: Trusted,
+    /// See [`turns`].
+    turns: Vec<i64>,
+}
 
 impl ClientAuthorities {
     /// # Errors
     /// When no authority is usable.
     pub fn new(authorities: &[CertificateDer<'_>]) -> Result<Self, String> {
-        trusted(authorities).map(|trusted| ClientAuthorities(ArcSwap::from_pointee(trusted)))
+        known(authorities).map(|known| ClientAuthorities(ArcSwap::from_pointee(known)))
     }
 
     /// # Errors
     /// When no authority is usable; then those from before stay.
     pub fn replace(&self, authorities: &[CertificateDer<'_>]) -> Result<(), String> {
-        trusted(authorities).map(|trusted| self.0.store(Arc::new(trusted)))
+        known(authorities).map(|known| self.0.store(Arc::new(known)))
     }
 
     /// Whether one of them vouches for a certificate, which came with others.
-    pub fn vouch_for(&self, own: &CertificateDer<'_>, others: &[CertificateDer<'_>]) -> bool {
-        self.0.load().verify(own, others, Usage::Client, UnixTime::now()).is_ok()
+    pub fn vouch_for(&self, own: &CertificateDer<'_>, others: &[CertificateDer<'_>], now: UnixTime) -> bool {
+        self.0.load().trusted.verify(own, others, Usage::Client, now).is_ok()
     }
+
+    /// When one of them begins or ends next.
+    pub fn next_turn(&self, now: i64) -> Option<i64> {
+        self.0.load().turns.iter().copied().filter(|turn| *turn > now).min()
+    }
+}
+
+fn known(authorities: &[CertificateDer<'_>]) -> Result<Authorities, String> {
+    let turns = authorities.iter().flat_map(turns).collect();
+    trusted(authorities).map(|trusted| Authorities { trusted, turns })
 }
 
 fn trusted(authorities: &[CertificateDer<'_>]) -> Result<Trusted, String> {
@@ -130,6 +147,16 @@ pub fn certificate_user(certificate: &CertificateDer<'_>, uids: bool) -> Result<
 pub fn good_until(certificate: &CertificateDer<'_>) -> Option<i64> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     Some(parsed.validity().not_after.timestamp())
+}
+
+/// When a certificate begins to be good and when it is over, in seconds since 1970; nothing for what is no certificate.
+pub fn turns(certificate: &CertificateDer<'_>) -> impl Iterator<Item = i64> + use<> {
+    let both = X509Certificate::from_der(certificate).ok().map(|(_, parsed)| {
+        let validity = parsed.validity();
+        // It is good in its last second.
+        [validity.not_before.timestamp(), validity.not_after.timestamp().saturating_add(1)]
+    });
+    both.into_iter().flatten()
 }
 
 /// The uid of a subject, empty for one without.

@@ -4,8 +4,8 @@
 //! whoever sent them, so that no server that a request is passed on to believes them: those of the flags and those of the
 //! standard, which such a server may know alone. As upstream's `WithAuthentication`.
 
-use http::{HeaderMap, HeaderName};
-use rustls_pki_types::CertificateDer;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use rustls_pki_types::{CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::certificate::ClientAuthorities;
@@ -48,18 +48,18 @@ impl ProxyHeaders {
 
     /// The user that the headers name; None when they name nobody.
     pub fn user(&self, headers: &HeaderMap) -> Option<User> {
+        // Names need not be ASCII.
+        let shown = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         let text = |names: &[HeaderName]| {
-            let mut values = names.iter().filter_map(|n| headers.get(n)?.to_str().ok());
-            values.find(|v| !v.is_empty()).unwrap_or_default().to_owned()
+            let mut values = names.iter().filter_map(|n| headers.get(n)).map(shown);
+            values.find(|v| !v.is_empty()).unwrap_or_default()
         };
         let name = text(&self.user);
         if name.is_empty() {
             return None;
         }
         let uid = text(&self.uid);
-        let all = |name: &HeaderName| -> Vec<String> {
-            headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).map(str::to_owned).collect()
-        };
+        let all = |name: &HeaderName| -> Vec<String> { headers.get_all(name).iter().map(shown).collect() };
         let groups = self.group.iter().flat_map(all).filter(|v| !v.is_empty()).collect();
         let mut extra: Vec<(String, Vec<String>)> = Vec::new();
         for prefix in &self.extra_prefixes {
@@ -101,9 +101,9 @@ fn is_standard(key: &HeaderName) -> bool {
 
 impl FrontProxy {
     /// Whether a connection's certificates are those of a proxy that is believed.
-    pub fn recognises(&self, chain: &[CertificateDer<'static>]) -> bool {
+    pub fn recognises(&self, chain: &[CertificateDer<'static>], now: UnixTime) -> bool {
         let Some((own, others)) = chain.split_first() else { return false };
-        if !self.authorities.vouch_for(own, others) {
+        if !self.authorities.vouch_for(own, others, now) {
             return false;
         }
         let Ok((_, parsed)) = X509Certificate::from_der(own) else { return false };
@@ -147,5 +147,21 @@ mod tests {
         assert!(wanted.user(&headers).is_none());
         assert!(ProxyHeaders::new(&list(&["a b"]), &[], &[], &[]).is_err());
         assert!(ProxyHeaders::new(&[], &[], &[], &list(&[""])).is_err(), "every header begins with nothing");
+    }
+
+    /// Such a user was nobody, or lost groups and facts.
+    #[test]
+    fn names_need_not_be_ascii() {
+        let wanted =
+            ProxyHeaders::new(&list(&["X-User"]), &list(&["X-Uid"]), &list(&["X-Group"]), &list(&["X-Extra-"]));
+        let mut headers = HeaderMap::new();
+        for (key, value) in [("x-user", "Zoë"), ("x-uid", "ü"), ("x-group", "Ärzte"), ("x-extra-a", "ö")] {
+            headers.append(key, HeaderValue::from_bytes(value.as_bytes()).expect("a value"));
+        }
+        headers.append("x-group", HeaderValue::from_bytes(b"\xff").expect("a value"));
+        let user = wanted.expect("header names").user(&headers).expect("a user");
+        assert_eq!((user.name.as_str(), user.uid.as_str()), ("Zoë", "ü"));
+        assert_eq!(user.groups, ["Ärzte", "\u{fffd}"]);
+        assert_eq!(user.extra, [("a".to_owned(), vec!["ö".to_owned()])]);
     }
 }

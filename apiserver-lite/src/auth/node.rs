@@ -256,15 +256,21 @@ impl NodeAuthorizer {
     }
 }
 
-/// Whether any `...SecretRef` below names the secret; without a namespace of its own it is in the claim's.
-fn names_secret(value: &Value, namespace: &str, name: &str, claim_namespace: &str) -> bool {
-    let Value::Object(map) = value else { return false };
-    map.iter().any(|(key, child)| {
-        let here = || child["namespace"].as_str().filter(|n| !n.is_empty()).unwrap_or(claim_namespace) == namespace;
-        (key == "secretRef" || key.ends_with("SecretRef")) && child["name"] == name && here()
-            || child["secretName"] == name && child["secretNamespace"].as_str().unwrap_or(claim_namespace) == namespace
-            || names_secret(child, namespace, name, claim_namespace)
-    })
+/// Sources of a volume that name a secret for the node in `secretRef`.
+const WITH_SECRETS: [&str; 7] = ["cephfs", "cinder", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos"];
+/// What a node asks a CSI driver with. Those that controllers ask with are none of its business.
+const OF_CSI: [&str; 3] = ["nodeStageSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"];
+
+/// Whether a volume's `spec` names the secret for the kubelet; without a namespace of its own it is in the claim's. As
+/// upstream's `VisitPVSecretNames`.
+fn names_secret(spec: &Value, namespace: &str, name: &str, claim_namespace: &str) -> bool {
+    let is_it = |said: &Value, [name_key, namespace_key]: [&str; 2]| {
+        let there = said[namespace_key].as_str().filter(|n| !n.is_empty()).unwrap_or(claim_namespace);
+        said[name_key] == name && there == namespace
+    };
+    WITH_SECRETS.iter().any(|source| is_it(&spec[*source]["secretRef"], ["name", "namespace"]))
+        || OF_CSI.iter().any(|key| is_it(&spec["csi"][*key], ["name", "namespace"]))
+        || is_it(&spec["azureFile"], ["secretName", "secretNamespace"])
 }
 
 fn lease(node: &str, request: &Attributes<'_>) -> Result<(), String> {
@@ -485,6 +491,44 @@ mod tests {
         });
         let expected = ["p-a", "p-extended"].map(|name| (Kind::ResourceClaim, "n".into(), name.into()));
         assert_eq!(wants(&pod), expected);
+    }
+
+    /// A node could read what a driver's controller attaches and resizes volumes with.
+    #[test]
+    fn a_node_sees_no_secrets_of_a_drivers_controller() {
+        let reference = |name: &str| json!({"name": name, "namespace": "n"});
+        let spec = json!({"csi": {
+            "controllerPublishSecretRef": reference("publish"),
+            "controllerExpandSecretRef": reference("expand"),
+            "nodePublishSecretRef": reference("node-publish"),
+            "nodeStageSecretRef": reference("node-stage"),
+            "nodeExpandSecretRef": reference("node-expand"),
+            "volumeAttributes": {"secretName": "attribute"},
+        }});
+        for (name, expected) in [
+            ("publish", false),
+            ("expand", false),
+            ("attribute", false),
+            ("node-publish", true),
+            ("node-stage", true),
+            ("node-expand", true),
+        ] {
+            assert_eq!(names_secret(&spec, "n", name, "n"), expected, "{name}");
+        }
+        assert!(!names_secret(&spec, "claims", "node-stage", "claims"));
+    }
+
+    #[test]
+    fn a_secret_without_a_namespace_is_in_the_claims() {
+        for spec in [
+            json!({"rbd": {"secretRef": {"name": "s"}}}),
+            json!({"azureFile": {"secretName": "s"}}),
+            json!({"azureFile": {"secretName": "s", "secretNamespace": ""}}),
+        ] {
+            assert!(names_secret(&spec, "claims", "s", "claims") && !names_secret(&spec, "n", "s", "claims"), "{spec}");
+        }
+        let elsewhere = json!({"azureFile": {"secretName": "s", "secretNamespace": "n"}});
+        assert!(names_secret(&elsewhere, "n", "s", "claims") && !names_secret(&elsewhere, "claims", "s", "claims"));
     }
 
     #[test]

@@ -146,12 +146,16 @@ fn texts(value: &Value) -> Vec<String> {
 pub struct TokenWebhook {
     reviewer: Reviewer,
     ttl: Duration,
+    /// Those that the API answers to.
+    audiences: Vec<String>,
 }
 
 impl TokenWebhook {
-    /// `version` of authentication.k8s.io is spoken; answers are good for `ttl`.
-    pub fn new(client: Client, version: &str, ttl: Duration) -> Self {
-        TokenWebhook { reviewer: Reviewer::new(client, "authentication.k8s.io", version, "TokenReview"), ttl }
+    /// `version` of authentication.k8s.io is spoken; answers are good for `ttl`. Where one says nothing of audiences it
+    /// is about `audiences`, which the API answers to.
+    pub fn new(client: Client, version: &str, ttl: Duration, audiences: Vec<String>) -> Self {
+        let reviewer = Reviewer::new(client, "authentication.k8s.io", version, "TokenReview");
+        TokenWebhook { reviewer, ttl, audiences }
     }
 
     /// The user of a token that is meant for one of `audiences`, and which of them it is meant for; None where the
@@ -171,35 +175,34 @@ impl TokenWebhook {
                 return Err(error.to_string());
             }
         };
-        match (status["authenticated"] == true, status["error"].as_str().unwrap_or_default()) {
-            (false, error) if !error.is_empty() => Err(error.to_owned()),
-            _ => Ok(user_of(&status, audiences)),
-        }
+        answer_of(&status, audiences, &self.audiences)
     }
 }
 
-/// What a TokenReview's status says.
-fn user_of(status: &Value, audiences: &[String]) -> Option<(User, Vec<String>)> {
-    if status["authenticated"] != true {
-        return None;
-    }
+/// What a TokenReview's status says to somebody who asked for `audiences`; `own` are the API's.
+fn answer_of(status: &Value, audiences: &[String], own: &[String]) -> Result<Option<(User, Vec<String>)>, String> {
     // A server that does not know of audiences answers for the API's own.
     let said = texts(&status["audiences"]);
-    let meant: Vec<String> = match said.is_empty() {
-        true => audiences.to_vec(),
-        false => audiences.iter().filter(|a| said.contains(a)).cloned().collect(),
-    };
+    let good_for: &[String] = if said.is_empty() { own } else { &said };
+    let meant: Vec<String> = audiences.iter().filter(|a| good_for.contains(a)).cloned().collect();
     if meant.is_empty() && !audiences.is_empty() {
-        return None;
+        return Ok(None);
     }
-    let user = &status["user"];
-    // Whoever has no name is the server itself.
+    match (status["authenticated"] == true, status["error"].as_str().unwrap_or_default()) {
+        (true, _) => Ok(user_of(&status["user"]).map(|user| (user, meant))),
+        (false, "") => Ok(None),
+        (false, error) => Err(error.to_owned()),
+    }
+}
+
+/// The user that a TokenReview names. Whoever has no name is the server itself.
+fn user_of(user: &Value) -> Option<User> {
     user["username"].as_str().filter(|name| !name.is_empty())?;
     let mut extra: Vec<(String, Vec<String>)> =
         user["extra"].as_object().into_iter().flatten().map(|(k, v)| (k.to_string(), texts(v))).collect();
     extra.sort();
     let text = |key: &str| user[key].as_str().unwrap_or_default().to_owned();
-    Some((User { name: text("username"), uid: text("uid"), groups: texts(&user["groups"]), extra }, meant))
+    Some(User { name: text("username"), uid: text("uid"), groups: texts(&user["groups"]), extra })
 }
 
 /// Asks what a user may do.
@@ -301,12 +304,35 @@ mod tests {
     #[test]
     fn an_answer_is_a_user_only_when_it_is_for_us() {
         let ours = vec!["api".to_owned()];
+        let answer = |status: Value| answer_of(&status, &ours, &ours);
         let status = json!({"authenticated": true, "audiences": ["api", "other"],
             "user": {"username": "jane", "groups": ["g"], "extra": {"k": ["v"]}}});
-        let (user, meant) = user_of(&status, &ours).expect("a user");
+        let (user, meant) = answer(status).expect("an answer").expect("a user");
         assert_eq!((user.name.as_str(), user.groups, meant), ("jane", vec!["g".to_owned()], ours.clone()));
-        assert!(user_of(&json!({"authenticated": true, "audiences": ["other"], "user": {}}), &ours).is_none());
-        assert!(user_of(&json!({"authenticated": false, "user": {"username": "jane"}}), &ours).is_none());
+        let jane = json!({"username": "jane"});
+        for status in [
+            json!({"authenticated": true, "audiences": ["other"], "user": jane}),
+            json!({"authenticated": true, "user": {}}),
+            json!({"authenticated": false, "user": jane}),
+        ] {
+            assert_eq!(answer(status), Ok(None));
+        }
+        assert_eq!(answer(json!({"error": "expired"})), Err("expired".to_owned()));
+    }
+
+    /// A webhook that knows of no audiences vouched for a token before whomever one asked about.
+    #[test]
+    fn an_answer_that_names_no_audience_is_about_the_apis_own() {
+        let list = |all: &[&str]| all.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>();
+        let own = list(&["api", "https://api"]);
+        let status = json!({"authenticated": true, "user": {"username": "jane"}});
+        let meant = |asked: &[&str]| {
+            let answer = answer_of(&status, &list(asked), &own).expect("an answer");
+            answer.map(|(user, meant)| (user.name, meant))
+        };
+        assert_eq!(meant(&["vault"]), None);
+        assert_eq!(meant(&["vault", "api"]), Some(("jane".to_owned(), list(&["api"]))));
+        assert_eq!(meant(&[]), Some(("jane".to_owned(), Vec::new())));
     }
 
     #[test]

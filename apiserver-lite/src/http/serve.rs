@@ -24,7 +24,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::body::{Body, Response};
-use crate::auth::Shown;
+use crate::auth::Certificates;
 use crate::server::ApiServer;
 
 /// Time for the TLS handshake.
@@ -39,11 +39,10 @@ const MOST_HEADERS: usize = 512;
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// What is known of the other side of a connection.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Peer {
     pub address: SocketAddr,
-    /// What its certificates are good for.
-    pub shown: Shown,
+    pub certificates: Certificates,
 }
 
 /// Accepts connections until `stop` says so; then watches end, and running requests have a while to finish.
@@ -118,7 +117,7 @@ async fn connection(
     };
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let chain: Vec<CertificateDer<'static>> = chain.iter().map(|c| c.clone().into_owned()).collect();
-    let peer = Arc::new(Peer { address, shown: server.authenticator.shown(&chain) });
+    let peer = Arc::new(Peer { address, certificates: Certificates::new(chain) });
     let (stream, serving) = Refusing::new(stream);
     let service = service_fn(move |request: http::Request<Incoming>| {
         serving.begun();

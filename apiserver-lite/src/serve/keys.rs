@@ -1,5 +1,6 @@
 //! Certificates that change while the server runs: the files that flags name are looked at each minute, and our own are
-//! issued anew before they expire. Connections that are there go on with what they began with.
+//! issued anew before they expire. Connections that are there go on with what they were shown; whom their clients' own
+//! certificates name is looked at with each request.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -121,7 +122,7 @@ mod tests {
     use rustls_pki_types::pem::PemObject as _;
 
     use super::*;
-    use crate::auth::TokenFile;
+    use crate::auth::{Certificates, TokenFile};
     use crate::config::{Cli, Command};
     use crate::pki::{Leaf, private_folder};
     use crate::store::Store;
@@ -149,7 +150,8 @@ mod tests {
             let authority = pki.authority().expect("an authority");
             let (certificate, _) = authority.issue(&Leaf::client("ann", &[])).expect("a certificate");
             let shown = CertificateDer::from_pem_slice(certificate.as_bytes()).expect("a certificate");
-            keys.server.authenticator.shown(&[shown]).user.map(|user| user.name)
+            let shown = keys.server.authenticator.shown(&Certificates::new(vec![shown]));
+            shown.user.as_ref().map(|user| user.name.clone())
         };
         let served = || keys.listener.load_full();
         let (first, before) = (keys.look(None, false), served());
