@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::{FutureExt as _, TryFutureExt as _, future};
+use futures_util::{FutureExt as _, future};
 use http::header::{
     ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT,
     WARNING,
@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 pub use crate::admission::Admission;
 use crate::audit::Trail;
-use crate::auth::{Attributes, Authenticator, Authorizer, Impersonation};
+use crate::auth::{Attributes, Authenticator, Authorizer, Impersonation, Shown};
 pub use crate::flow::FlowControl;
 use crate::http::{Accepted, Body, Peer, Response, SILENCE, Unread, cbor, for_error, negotiate, pretty, respond};
 use crate::limits;
@@ -102,6 +102,10 @@ pub struct ServerConfig {
     pub connects_by_create: bool,
     /// A token is refused to an account of another uid (gate `TokenRequestServiceAccountUIDValidation`).
     pub checks_account_uid: bool,
+    /// Seconds that a token of a service account is good for at most (`--service-account-max-token-expiration`).
+    pub longest_token: Option<i64>,
+    /// Tokens of pods are good for longer than they say (`--service-account-extend-token-expiration`).
+    pub extends_tokens: bool,
     /// Nodes get tokens only for audiences that their pods name (gate `ServiceAccountNodeAudienceRestriction`).
     pub restricts_audiences: bool,
     /// A pod that is bound is no longer expected anywhere (gate `ClearingNominatedNodeNameAfterBinding`).
@@ -348,38 +352,38 @@ impl ApiServer {
         if deadline.is_some_and(|at| at <= Instant::now()) {
             return respond::error(&limits::timed_out(), errors);
         }
-        // In a box: a future is moved several times, and this one has those of all verbs in it.
+        // In a box: a future is moved several times, and this one has those of all verbs in it. What is audited hears
+        // of the answer in here, where nobody needs to wait for it. No panic ends the connection.
         let work = Box::pin(async move {
             let _busy = busy;
-            server.route(request, &peer, &id, &begun).await
+            let routed = std::pin::pin!(server.route(request, &peer, &id, &begun));
+            match (AssertUnwindSafe(routed).catch_unwind().await, begun.get()) {
+                (Ok(response), Some(trail)) => trail.answered(response, endless),
+                (Ok(response), None) => response,
+                (Err(panic), trail) => failed(crate::panic_text(&*panic), trail),
+            }
         });
         // What only reads may end with its client. Anything else is a task of its own: neither a client that goes away
-        // nor a deadline can cancel a write half way through its bookkeeping. No panic ends the connection.
+        // nor a deadline can cancel a write half way through its bookkeeping.
         let task = match short {
-            true => future::Either::Left(
-                AssertUnwindSafe(work).catch_unwind().map_err(|panic| crate::panic_text(&*panic).to_owned()),
-            ),
-            false => future::Either::Right(tokio::spawn(work).map_err(|error| error.to_string())),
+            true => future::Either::Left(work.map(Ok)),
+            false => future::Either::Right(tokio::spawn(work)),
         };
         let answered = match deadline {
             Some(at) => match timeout_at(at, task).await {
                 Ok(answered) => answered,
-                Err(_) => Ok(respond::error(&limits::timed_out(), errors)),
+                Err(_) => {
+                    let response = respond::error(&limits::timed_out(), errors);
+                    // What goes on tells itself how it ended.
+                    return match trail.get().filter(|_| short) {
+                        Some(trail) => trail.answered(response, endless),
+                        None => response,
+                    };
+                }
             },
             None => task.await,
         };
-        let mut response = match answered {
-            Ok(response) => match trail.get() {
-                Some(trail) => trail.answered(response, endless),
-                None => response,
-            },
-            Err(error) => {
-                tracing::error!(%error, "a handler failed; this is a bug");
-                trail.get().inspect(|t| t.panicked());
-                let text = "This request caused apiserver to panic. Look in the logs for details.";
-                respond::error(&ApiError::new(500, "", text), Accepted::JSON)
-            }
-        };
+        let mut response = answered.unwrap_or_else(|error| failed(&error.to_string(), trail.get()));
         if endless && let Body::Stream(_) = response.body() {
             response = response.map(|body| body.until(self.shutdown.begun()));
         }
@@ -394,9 +398,10 @@ impl ApiServer {
         begun: &OnceLock<Trail>,
     ) -> Response {
         let served = self.metrics.begin(&request, || self.resources.current());
-        let is_passed_over = self.authenticator.passes_over_token(&peer.shown, &request.headers);
+        let shown = self.authenticator.shown(&peer.certificates);
+        let is_passed_over = self.authenticator.passes_over_token(&shown, &request.headers);
         let (identified, warnings) = {
-            let asked = std::pin::pin!(self.identify(&mut request, peer, id, begun));
+            let asked = std::pin::pin!(self.identify(&mut request, &shown, peer, id, begun));
             crate::warning::collect(std::pin::pin!(crate::audit::early(asked))).await
         };
         let (mut response, apart) = match identified {
@@ -473,19 +478,20 @@ impl ApiServer {
     async fn identify(
         &self,
         request: &mut Request,
+        shown: &Shown,
         peer: &Peer,
         id: &HeaderValue,
         begun: &OnceLock<Trail>,
     ) -> Result<()> {
         let id = id.to_str().unwrap_or_default();
         let since = std::time::Instant::now();
-        let user = self.authenticator.authenticate(&peer.shown, &mut request.headers, &request.info.path).await;
+        let user = self.authenticator.authenticate(shown, &mut request.headers, &request.info.path).await;
         let attempt = match &user {
             Ok(_) => metrics::Attempt::Success,
-            Err(_) if self.authenticator.shows_something(&peer.shown, &request.headers) => metrics::Attempt::Error,
+            Err(_) if self.authenticator.shows_something(shown, &request.headers) => metrics::Attempt::Error,
             Err(_) => metrics::Attempt::Failure,
         };
-        if let Some(until) = peer.shown.until {
+        if let Some(until) = shown.until {
             self.metrics.access().certificate(until);
         }
         let name = user.as_ref().ok().map(|user| user.name.as_str());
@@ -615,6 +621,16 @@ pub fn wrong_method() -> ApiError {
         .with_details(crate::status::Details::default())
 }
 
+/// The answer where a handler failed.
+fn failed(error: &str, trail: Option<&Trail>) -> Response {
+    tracing::error!(error, "a handler failed; this is a bug");
+    if let Some(trail) = trail {
+        trail.panicked();
+    }
+    let text = "This request caused apiserver to panic. Look in the logs for details.";
+    respond::error(&ApiError::new(500, "", text), Accepted::JSON)
+}
+
 fn failure(error: &ApiError, request: &Request) -> Response {
     respond::error(error, request.for_error())
 }
@@ -645,13 +661,4 @@ pub fn warn(response: &mut Response, text: &str) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_nobody_could_decide_reaches_no_handler() {
-        let response = undecided("/api/v1/pods", "no answer");
-        assert_eq!(response.status(), 500);
-        assert_eq!(response.extensions().get(), Some(&metrics::Unhandled::Refused));
-    }
-}
+mod tests;

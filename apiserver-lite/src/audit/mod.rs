@@ -9,6 +9,7 @@ mod shown;
 
 use std::cell::RefCell;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -20,6 +21,7 @@ pub use log::{Log, LogOptions};
 pub use policy::{Level, Policy, Stage};
 
 use crate::http::{Body, Peer, Response};
+use crate::metrics::Joined;
 use crate::request::{RequestInfo, User};
 use crate::status::ApiError;
 use policy::Verdict;
@@ -104,8 +106,8 @@ impl Auditor {
             annotations: annotated_early(),
             ..Event::default()
         };
-        let trail = Trail { inner: Arc::new(Inner { verdict, log: self.log.clone(), event: Mutex::new(event) }) };
-        trail.write(Stage::RequestReceived);
+        let trail = Trail::new(verdict, &self.log, event);
+        trail.inner.write(Stage::RequestReceived);
         Some(trail)
     }
 
@@ -133,9 +135,8 @@ impl Auditor {
             annotations: annotated_early(),
             ..Event::default()
         };
-        let trail = Trail { inner: Arc::new(Inner { verdict, log: self.log.clone(), event: Mutex::new(event) }) };
         // The answer is all there is of it: neither its arrival nor its end is written.
-        trail.write(Stage::ResponseStarted);
+        Trail::new(verdict, &self.log, event).inner.end(Stage::ResponseStarted);
     }
 }
 
@@ -219,6 +220,42 @@ struct Inner {
     verdict: Verdict,
     log: Arc<Log>,
     event: Mutex<Event>,
+    /// The last stage is written.
+    ended: AtomicBool,
+}
+
+impl Inner {
+    fn with<T>(&self, change: impl FnOnce(&mut Event) -> T) -> T {
+        change(&mut self.event.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write(&self, stage: Stage) {
+        if self.verdict.omitted.contains(&stage) {
+            return;
+        }
+        let mut line = self.with(|event| event.line(stage));
+        line.push(b'\n');
+        self.log.write(&line);
+    }
+
+    /// Writes the last stage, once.
+    fn end(&self, stage: Stage) {
+        if !self.ended.swap(true, Ordering::Relaxed) {
+            self.write(stage);
+        }
+    }
+}
+
+/// Whoever asked went away, and nobody works on an answer any more: that is written of every request that has begun, in
+/// upstream's words where there is no answer.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let early = || json!({"metadata": {}, "status": "Success", "message": "Connection closed early", "code": 200});
+        self.with(|event| {
+            event.status.get_or_insert_with(early);
+        });
+        self.end(Stage::ResponseComplete);
+    }
 }
 
 /// What is written of one request; clones are the same trail.
@@ -228,8 +265,13 @@ pub struct Trail {
 }
 
 impl Trail {
+    fn new(verdict: Verdict, log: &Arc<Log>, event: Event) -> Self {
+        let (log, event, ended) = (log.clone(), Mutex::new(event), AtomicBool::new(false));
+        Trail { inner: Arc::new(Inner { verdict, log, event, ended }) }
+    }
+
     fn with<T>(&self, change: impl FnOnce(&mut Event) -> T) -> T {
-        change(&mut self.inner.event.lock().unwrap_or_else(PoisonError::into_inner))
+        self.inner.with(change)
     }
 
     /// The first word on a key stays.
@@ -305,7 +347,7 @@ impl Trail {
         Some(value)
     }
 
-    /// The answer is ready. A stream goes on, and its end is written when it is there.
+    /// The answer is ready. A stream goes on, as do connections that are joined: their end is written when it is there.
     pub fn answered(&self, response: Response, long_running: bool) -> Response {
         let code = response.status().as_u16();
         let content_type =
@@ -337,17 +379,16 @@ impl Trail {
             event.response = shown;
         });
         if long_running {
-            self.write(Stage::ResponseStarted);
+            self.inner.write(Stage::ResponseStarted);
+        }
+        let end = End(self.clone());
+        if let Some(joined) = response.extensions().get::<Joined>() {
+            joined.hold(end);
+            return response;
         }
         match response.body() {
-            Body::Stream(_) => {
-                let end = End(self.clone());
-                response.map(|body| body.holding(end))
-            }
-            Body::Chunks(_) | Body::Pieces(_) => {
-                self.write(Stage::ResponseComplete);
-                response
-            }
+            Body::Stream(_) => response.map(|body| body.holding(end)),
+            Body::Chunks(_) | Body::Pieces(_) => response,
         }
     }
 
@@ -356,16 +397,7 @@ impl Trail {
         let status = json!({"metadata": {}, "status": "Failure", "reason": "InternalError", "code": 500,
             "message": "APIServer panic'd"});
         self.with(|event| event.status = Some(status));
-        self.write(Stage::Panic);
-    }
-
-    fn write(&self, stage: Stage) {
-        if self.inner.verdict.omitted.contains(&stage) {
-            return;
-        }
-        let mut line = self.with(|event| event.line(stage));
-        line.push(b'\n');
-        self.inner.log.write(&line);
+        self.inner.end(Stage::Panic);
     }
 }
 
@@ -388,12 +420,12 @@ fn is_status(body: &Body) -> bool {
     begins.starts_with(b"{\"kind\":\"Status\"") || begins == ENVELOPE
 }
 
-/// Writes the end of a stream when the stream is dropped.
+/// Writes the end of an answer when it is dropped: with the stream, or with the connections that were joined.
 struct End(Trail);
 
 impl Drop for End {
     fn drop(&mut self) {
-        self.0.write(Stage::ResponseComplete);
+        self.0.inner.end(Stage::ResponseComplete);
     }
 }
 
@@ -477,7 +509,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_leaves_what_its_level_asks_for() {
         let path = std::env::temp_dir().join(format!("audit-{}.log", crate::random::uuid()));
-        let peer = Peer { address: ([127, 0, 0, 1], 9).into(), shown: Default::default() };
+        let peer = Peer { address: ([127, 0, 0, 1], 9).into(), certificates: Default::default() };
         let info = RequestInfo {
             is_resource: true,
             verb: "create".into(),
@@ -527,7 +559,7 @@ mod tests {
     #[tokio::test]
     async fn a_status_is_written_of_success_too_and_a_patch_as_it_was_sent() {
         let path = std::env::temp_dir().join(format!("audit-{}.log", crate::random::uuid()));
-        let peer = Peer { address: ([127, 0, 0, 1], 9).into(), shown: Default::default() };
+        let peer = Peer { address: ([127, 0, 0, 1], 9).into(), certificates: Default::default() };
         let info = RequestInfo { is_resource: true, verb: "patch".into(), ..RequestInfo::default() };
         let uri: http::Uri = "/x".parse().expect("a URI");
         for level in ["Request", "Metadata"] {
@@ -551,7 +583,7 @@ mod tests {
     #[test]
     fn who_is_not_known_leaves_one_event() {
         let path = std::env::temp_dir().join(format!("audit-{}.log", crate::random::uuid()));
-        let peer = Peer { address: ([127, 0, 0, 1], 9).into(), shown: Default::default() };
+        let peer = Peer { address: ([127, 0, 0, 1], 9).into(), certificates: Default::default() };
         let auditor = auditor(&path, "Metadata");
         let uri: http::Uri = "/x".parse().expect("a URI");
         auditor.refused(&ApiError::unauthorized(), "id", &RequestInfo::default(), &uri, &HeaderMap::new(), &peer);
@@ -567,7 +599,7 @@ mod tests {
     #[tokio::test]
     async fn a_stream_is_complete_when_it_ends() {
         let path = std::env::temp_dir().join(format!("audit-{}.log", crate::random::uuid()));
-        let peer = Peer { address: ([127, 0, 0, 1], 9).into(), shown: Default::default() };
+        let peer = Peer { address: ([127, 0, 0, 1], 9).into(), certificates: Default::default() };
         let auditor = auditor(&path, "Metadata");
         let uri: http::Uri = "/x".parse().expect("a URI");
         let trail = auditor.begin("id", &User::default(), &RequestInfo::default(), &uri, &HeaderMap::new(), &peer);
@@ -578,5 +610,48 @@ mod tests {
         let all = lines(&path);
         std::fs::remove_file(&path).expect("ours");
         assert_eq!(all[2]["stage"], "ResponseComplete");
+    }
+
+    /// Of a request whose client hung up nothing was written but that it had come.
+    #[test]
+    fn a_request_that_is_given_up_has_an_end() {
+        let path = std::env::temp_dir().join(format!("audit-{}.log", crate::random::uuid()));
+        let peer = Peer { address: ([127, 0, 0, 1], 9).into(), certificates: Default::default() };
+        let auditor = auditor(&path, "Metadata");
+        let uri: http::Uri = "/x".parse().expect("a URI");
+        let begin = || auditor.begin("id", &User::default(), &RequestInfo::default(), &uri, &HeaderMap::new(), &peer);
+        let trail = begin().expect("audited");
+        drop(trail.clone());
+        assert_eq!(lines(&path).len(), 1, "somebody works on it");
+        drop(trail);
+        let trail = begin().expect("audited");
+        trail.panicked();
+        drop(trail);
+        let all = lines(&path);
+        std::fs::remove_file(&path).expect("ours");
+        let stages: Vec<&Value> = all.iter().map(|line| &line["stage"]).collect();
+        assert_eq!(stages, ["RequestReceived", "ResponseComplete", "RequestReceived", "Panic"]);
+        let early = json!({"metadata": {}, "status": "Success", "message": "Connection closed early", "code": 200});
+        assert_eq!(all[1]["responseStatus"], early);
+    }
+
+    /// That somebody had left a container was written when they entered it.
+    #[tokio::test]
+    async fn connections_that_are_joined_are_complete_when_they_part() {
+        let path = std::env::temp_dir().join(format!("audit-{}.log", crate::random::uuid()));
+        let peer = Peer { address: ([127, 0, 0, 1], 9).into(), certificates: Default::default() };
+        let auditor = auditor(&path, "Metadata");
+        let uri: http::Uri = "/x".parse().expect("a URI");
+        let trail = auditor.begin("id", &User::default(), &RequestInfo::default(), &uri, &HeaderMap::new(), &peer);
+        let joined = Joined::default();
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = http::StatusCode::SWITCHING_PROTOCOLS;
+        response.extensions_mut().insert(joined.clone());
+        drop(trail.expect("audited").answered(response, true));
+        assert_eq!(lines(&path).len(), 2, "received and started");
+        drop(joined);
+        let all = lines(&path);
+        std::fs::remove_file(&path).expect("ours");
+        assert_eq!((&all[2]["stage"], &all[2]["responseStatus"]["code"]), (&json!("ResponseComplete"), &json!(101)));
     }
 }

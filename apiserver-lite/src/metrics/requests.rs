@@ -157,7 +157,22 @@ struct End {
 /// The client's connection joined with another one: on the answer that says so, and wherever bytes are copied. The
 /// request runs until the last of these is dropped.
 #[derive(Clone, Default)]
-pub struct Joined(Arc<OnceLock<End>>);
+pub struct Joined(Arc<Held>);
+
+/// What is dropped when the connections part.
+#[derive(Default)]
+struct Held {
+    counted: OnceLock<End>,
+    /// Somebody else's.
+    other: OnceLock<Box<dyn Send + Sync>>,
+}
+
+impl Joined {
+    /// Keeps something until the connections part; the first that is given.
+    pub fn hold(&self, other: impl Send + Sync + 'static) {
+        let _ = self.0.other.set(Box::new(other));
+    }
+}
 
 fn verb(request: &Request) -> &'static str {
     let info = &request.info;
@@ -505,7 +520,7 @@ impl Served {
         let end = End { series: series.clone(), code, since: self.since, runs, apart };
         if let Some(joined) = joined {
             // There is one answer, so nobody was faster.
-            let _ = joined.0.set(end);
+            let _ = joined.0.counted.set(end);
             return response;
         }
         response.map(|body| {
