@@ -358,7 +358,8 @@ fn remote_version(remote: &Remote) -> Value {
         }
         out
     });
-    let freshness = if remote.available { "Current" } else { "Stale" };
+    let is_current = remote.available && remote.resources.is_some();
+    let freshness = if is_current { "Current" } else { "Stale" };
     json!({"version": remote.version, "resources": resources.collect::<Vec<_>>(), "freshness": freshness})
 }
 

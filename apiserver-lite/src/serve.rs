@@ -102,6 +102,8 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     let (ready, defined) = tokio::sync::oneshot::channel();
     tokio::spawn(crate::crd::run(server.clone(), ready));
     let _ = defined.await;
+    // So are those of other servers, or the answer is that nobody is there.
+    crate::aggregate::take_in(&server);
     tokio::spawn(crate::aggregate::run(server.clone()));
     tokio::spawn(auth::label_used(server.clone()));
     let others = config.controllers.enabled("service-cidr-controller");
@@ -181,6 +183,8 @@ fn assemble(config: &Config, pki: &Pki, store: Store, tokens: TokenFile) -> Resu
             rules: rules(config),
             connects_by_create: config.gates.enabled("AuthorizePodWebsocketUpgradeCreatePermission"),
             checks_account_uid: config.gates.enabled("TokenRequestServiceAccountUIDValidation"),
+            longest_token: config.longest_token,
+            extends_tokens: config.args.service_account_extend_token_expiration,
             restricts_audiences: config.gates.enabled("ServiceAccountNodeAudienceRestriction"),
             clears_nomination: config.gates.enabled("ClearingNominatedNodeNameAfterBinding"),
             splits_logs: config.gates.enabled("PodLogsQuerySplitStreams"),
@@ -366,7 +370,7 @@ fn token_webhook(config: &Config) -> Result<Option<TokenWebhook>, ServeError> {
     let Some(path) = &config.args.authentication_token_webhook_config_file else { return Ok(None) };
     let client = Client::from_kubeconfig(path).map_err(|e| setting("authentication-token-webhook-config-file", e))?;
     let version = &config.args.authentication_token_webhook_version;
-    Ok(Some(TokenWebhook::new(client, version, config.webhook_ttls[0])))
+    Ok(Some(TokenWebhook::new(client, version, config.webhook_ttls[0], config.audiences.clone())))
 }
 
 fn access_webhook(config: &Config) -> Result<Option<AccessWebhook>, ServeError> {

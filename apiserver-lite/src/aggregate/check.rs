@@ -14,20 +14,28 @@ use crate::request::User;
 /// Time for one answer, as upstream.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Asks whether the server is there, whatever certificate it shows, and then for its resources. Who cannot be trusted is
+/// What a look at a server showed.
+pub struct Found {
+    pub outcome: Result<(), Unavailable>,
+    /// Its `APIResourceList`, if it could be had.
+    pub resources: Option<Value>,
+}
+
+/// Asks whether the server is there, whatever certificate it shows, and for its resources. Who cannot be trusted is
 /// available as well: it is the requests passed on that fail.
-pub async fn check(remote: &mut Remote) -> Result<(), Unavailable> {
-    let checker = remote.checker.as_ref().map_err(Clone::clone)?;
+pub async fn check(remote: &Remote) -> Found {
+    let checker = match &remote.checker {
+        Ok(checker) => checker,
+        Err(why) => return Found { outcome: Err(why.clone()), resources: None },
+    };
     let path = format!("/apis/{}/{}", remote.group, remote.version);
-    if let Ok(dialer) = &remote.dialer {
-        remote.resources = ask(dialer, &path).await.ok();
-    }
+    let resources = match &remote.dialer {
+        Ok(dialer) => ask(dialer, &path).await.ok(),
+        Err(_) => None,
+    };
     // Whoever tells what it serves is there.
-    if remote.resources.is_none() {
-        get(checker, &path).await?;
-    }
-    remote.available = true;
-    Ok(())
+    let outcome = if resources.is_some() { Ok(()) } else { get(checker, &path).await.map(drop) };
+    Found { outcome, resources }
 }
 
 async fn ask(dialer: &Dialer, path: &str) -> Result<Value, Unavailable> {

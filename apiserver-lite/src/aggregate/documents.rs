@@ -46,12 +46,17 @@ impl Documents {
         Documents { spec: spec.clone(), ..Documents::default() }
     }
 
-    /// Those of the same APIService when it is looked at again; `back`: its server was away. What one server told is not
-    /// what another one serves.
-    pub fn next(self: &Arc<Self>, spec: &Value, back: bool) -> Arc<Self> {
-        if self.spec == *spec && !back {
-            return self.clone();
-        }
+    /// Those of the same APIService as it is now. What one server told is not what another one serves.
+    pub fn next(self: &Arc<Self>, spec: &Value) -> Arc<Self> {
+        if self.spec == *spec { self.clone() } else { self.renewed(spec) }
+    }
+
+    /// The same, asked for at once: their server was away.
+    pub fn again(&self) -> Arc<Self> {
+        self.renewed(&self.spec)
+    }
+
+    fn renewed(&self, spec: &Value) -> Arc<Self> {
         let next = Documents::of(spec);
         if ["service", "group", "version"].iter().all(|key| self.spec[key] == spec[key]) {
             next.index.store(self.index.load_full());
@@ -265,14 +270,14 @@ mod tests {
     fn another_server_has_other_documents() {
         let one = Arc::new(Documents::of(&spec("v1", "s")));
         assert!(take_older(&[&one], 200, "", &document("a")));
-        assert!(Arc::ptr_eq(&one, &one.next(&spec("v1", "s"), false)));
-        let back = one.next(&spec("v1", "s"), true);
+        assert!(Arc::ptr_eq(&one, &one.next(&spec("v1", "s"))));
+        let back = one.again();
         assert!(!Arc::ptr_eq(&one, &back), "asked at once");
         assert_eq!(back.older(), one.older(), "shown until it answers");
         let mut trusted = spec("v1", "s");
         trusted["caBundle"] = "QQ==".into();
-        assert_eq!(one.next(&trusted, false).older(), one.older());
-        assert_eq!(one.next(&spec("v1", "other"), false).older(), None);
+        assert_eq!(one.next(&trusted).older(), one.older());
+        assert_eq!(one.next(&spec("v1", "other")).older(), None);
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub struct Unavailable {
     pub message: String,
 }
 
+#[derive(Clone)]
 pub struct Remote {
     /// Of the APIService.
     pub name: String,
@@ -75,11 +76,30 @@ impl Remote {
             version_priority: spec["versionPriority"].as_i64().unwrap_or(0),
             dialer,
             checker,
-            available: false,
+            available: is_available(value),
             resources: None,
             documents: Arc::new(Documents::of(spec)),
         })
     }
+}
+
+impl Remote {
+    /// The same after a look at its server. What that said last is still shown when it says nothing.
+    pub fn after(&self, available: bool, resources: Option<Value>) -> Self {
+        let back = available && !self.available;
+        Remote {
+            available,
+            resources: resources.or_else(|| self.resources.clone()),
+            documents: if back { self.documents.again() } else { self.documents.clone() },
+            ..self.clone()
+        }
+    }
+}
+
+/// Whether an APIService's server was there when somebody looked last; that may have been the server before this one.
+fn is_available(value: &Value) -> bool {
+    let mut conditions = value["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.any(|c| c["type"] == "Available" && c["status"] == "True")
 }
 
 /// Where a service's port is served: a ready endpoint, since this process may run where no proxy serves cluster addresses.

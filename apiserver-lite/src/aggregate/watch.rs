@@ -59,41 +59,41 @@ pub async fn run(server: Arc<ApiServer>) {
     }
 }
 
+/// Takes in the APIServices as they are. From then on requests for them are passed on, or told that nobody is there;
+/// what their servers said last stays until they are looked at again.
+pub fn take_in(server: &ApiServer) {
+    let snapshot = server.store.snapshot(&ResourceId::from(API_SERVICES));
+    let known = server.aggregated.all();
+    let read = |value: Value| {
+        let mut remote = Remote::read(&server.store, &value, server.aggregated.identity())?;
+        if let Some(before) = known.iter().find(|r| r.name == remote.name) {
+            remote.available = before.available;
+            remote.resources.clone_from(&before.resources);
+            remote.documents = before.documents.next(&value["spec"]);
+        }
+        Some(Arc::new(remote))
+    };
+    // Most are served here; the others need our certificate, which is read for each.
+    let values = snapshot.range(None, None).map(|o| o.value()).filter(|v| v["spec"]["service"].is_object());
+    server.aggregated.remotes.store(Arc::new(values.filter_map(read).collect()));
+    server.aggregated.changed.notify_one();
+}
+
 /// Looks at every aggregated API once; returns whether all of them answer and tell what they serve.
 async fn round(server: &Arc<ApiServer>) -> Result<bool> {
-    let snapshot = server.store.snapshot(&ResourceId::from(API_SERVICES));
-    let objects: Vec<Value> = snapshot.range(None, None).map(|o| o.value()).collect();
-    let objects: Vec<Value> = objects.into_iter().filter(|o| o["spec"]["service"].is_object()).collect();
-    let known = server.aggregated.all();
-    let looked_at = objects.iter().map(|value| async {
-        let mut remote = Remote::read(&server.store, value, server.aggregated.identity())?;
-        let before = known.iter().find(|r| r.name == remote.name);
-        let outcome = check(&mut remote).await;
-        let said = remote.resources.is_some();
-        if !said && let Some(before) = before {
-            // What it said last is still shown.
-            remote.resources.clone_from(&before.resources);
-        }
-        if let Some(before) = before {
-            let back = remote.available && !before.available;
-            remote.documents = before.documents.next(&value["spec"], back);
-        }
-        Some((remote, outcome, said))
-    });
-    let looked_at: Vec<_> = futures_util::future::join_all(looked_at).await.into_iter().flatten().collect();
-    let mut good = true;
-    let mut remotes = Vec::with_capacity(looked_at.len());
-    let mut told = Vec::with_capacity(looked_at.len());
-    for (remote, outcome, said) in looked_at {
-        good &= outcome.is_ok() && said;
-        told.push((remote.name.clone(), outcome));
-        remotes.push(Arc::new(remote));
-    }
-    server.aggregated.remotes.store(Arc::new(remotes));
-    server.aggregated.changed.notify_one();
-    for (name, outcome) in told {
-        tell(server, &name, &outcome).await?;
-    }
+    take_in(server);
+    let remotes = server.aggregated.all();
+    let looks = remotes.iter().map(|remote| look(server, remote));
+    let all = futures_util::future::join_all(looks).await;
+    all.into_iter().try_fold(true, |good, one| Ok(good && one?))
+}
+
+/// Looks at one of them, and tells at once what it found: no other one's server is waited for.
+async fn look(server: &Arc<ApiServer>, remote: &Arc<Remote>) -> Result<bool> {
+    let found = check(remote).await;
+    let good = found.outcome.is_ok() && found.resources.is_some();
+    server.aggregated.renew(remote, remote.after(found.outcome.is_ok(), found.resources));
+    tell(server, &remote.name, &found.outcome).await?;
     Ok(good)
 }
 
@@ -134,5 +134,61 @@ async fn tell(server: &Arc<ApiServer>, name: &str, outcome: &Result<(), Unavaila
             Ok(())
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Client;
+
+    fn api_service(name: &str) -> Value {
+        json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+            "metadata": {"name": format!("v1.{name}")},
+            "spec": {"group": name, "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 100,
+                "insecureSkipTLSVerify": true, "service": {"namespace": "default", "name": name}}})
+    }
+
+    /// A restarted server knew of no aggregated API until the slowest of their servers had been asked.
+    #[tokio::test]
+    async fn what_is_aggregated_is_known_before_its_servers_were_asked() {
+        let server = crate::serve::testing::server().await;
+        let client = Client::new(server.clone(), "system:apiserver", "test");
+        for name in ["one.example", "two.example"] {
+            client.create(API_SERVICES, "", api_service(name)).await.expect("an APIService");
+        }
+        let set = |status: &'static str| {
+            client.update_status(API_SERVICES, "", "v1.one.example", move |value| {
+                value["status"]["conditions"] = json!([{"type": "Available", "status": status, "reason": "Passed",
+                    "message": "all checks passed", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+                Ok(())
+            })
+        };
+        set("True").await.expect("written");
+        let of = |name: &str| server.aggregated.of_path(&format!("/apis/{name}/v1/things")).expect("known");
+        assert!(server.aggregated.all().is_empty());
+        take_in(&server);
+        assert!(of("one.example").available, "as it was before");
+        assert!(!of("two.example").available, "never looked at");
+
+        let said = json!({"resources": []});
+        let (one, two) = (of("one.example"), of("two.example"));
+        server.aggregated.renew(&one, one.after(false, None));
+        server.aggregated.renew(&two, two.after(true, Some(said.clone())));
+        assert!(!of("one.example").available && of("two.example").available, "each for itself");
+        assert!(!Arc::ptr_eq(&two.documents, &of("two.example").documents), "it is there again");
+        take_in(&server);
+        let (one, two) = (of("one.example"), of("two.example"));
+        assert_eq!((one.available, two.available), (false, true), "what was seen last counts");
+        assert_eq!(two.resources.as_ref(), Some(&said));
+        assert_eq!(two.after(false, None).resources.as_ref(), Some(&said), "shown while it is away");
+
+        assert!(!round(&server).await.expect("told"), "there are no such services");
+        let told = client.get(API_SERVICES, "", "v1.two.example").expect("it is there").value();
+        assert_eq!(told["status"]["conditions"][0]["reason"], "ServiceNotFound");
+        assert!(!of("two.example").available);
+        client.delete(API_SERVICES, "", "v1.one.example", &Default::default()).await.expect("deleted");
+        take_in(&server);
+        assert!(server.aggregated.of_path("/apis/one.example/v1").is_none());
     }
 }
