@@ -75,6 +75,8 @@ pub struct Config {
     /// How long answers of the webhooks are good: whose token, allowed, refused.
     pub webhook_ttls: [Duration; 3],
     pub request_timeout: Duration,
+    /// Seconds that a token of a service account is good for at most.
+    pub longest_token: Option<i64>,
     pub issuers: Vec<String>,
     pub audiences: Vec<String>,
 }
@@ -123,6 +125,7 @@ impl Config {
         let past = duration_or_zero("etcd-compaction-interval", &args.etcd_compaction_interval)?;
         let signing_duration = duration("cluster-signing-duration", &args.cluster_signing_duration)?;
         let request_timeout = duration("request-timeout", &args.request_timeout)?;
+        let longest_token = longest_token(args.service_account_max_token_expiration.as_deref())?;
         let runtime = RuntimeConfig::parse(&args.runtime_config)?;
         let issuers = issuers(&args)?;
         let audiences = if args.api_audiences.is_empty() { issuers[..1].to_vec() } else { args.api_audiences.clone() };
@@ -140,6 +143,7 @@ impl Config {
             signing_duration,
             webhook_ttls,
             request_timeout,
+            longest_token,
             issuers,
             audiences,
         })
@@ -188,6 +192,20 @@ fn duration(flag: &'static str, text: &str) -> Result<Duration, ConfigError> {
 fn duration_or_zero(flag: &'static str, text: &str) -> Result<Duration, ConfigError> {
     let nanos = proto::duration::parse(text).map_err(|e| bad(flag, e))?;
     u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| bad(flag, "must not be negative"))
+}
+
+/// The longest life of a token in seconds; None where it is not said, or zero.
+fn longest_token(said: Option<&str>) -> Result<Option<i64>, ConfigError> {
+    const FLAG: &str = "service-account-max-token-expiration";
+    const BOUNDS: std::ops::RangeInclusive<u64> = 3600..=1 << 32;
+    let Some(life) = said.map(|text| duration_or_zero(FLAG, text)).transpose()?.filter(|life| !life.is_zero()) else {
+        return Ok(None);
+    };
+    let fits = BOUNDS.contains(&life.as_secs()) && life <= Duration::from_secs(*BOUNDS.end());
+    match i64::try_from(life.as_secs()) {
+        Ok(seconds) if fits => Ok(Some(seconds)),
+        _ => Err(bad(FLAG, "must be between 1 hour and 2^32 seconds")),
+    }
 }
 
 fn authorization(modes: &[String]) -> Result<Vec<AuthorizationMode>, ConfigError> {
@@ -277,6 +295,8 @@ mod tests {
             ),
             (&["--event-ttl=soon"], "event-ttl"),
             (&["--etcd-compaction-interval=-1s"], "etcd-compaction-interval"),
+            (&["--service-account-max-token-expiration=59m"], "service-account-max-token-expiration"),
+            (&["--service-account-max-token-expiration=4294967297s"], "service-account-max-token-expiration"),
             (&["--tls-cert-file=/x"], "tls-cert-file"),
             (&["--controllers=*,nonsense"], "controllers"),
             (&["--feature-gates=WatchList=maybe"], "feature-gates"),
@@ -285,6 +305,16 @@ mod tests {
             let message = load(flags).expect_err("wrong").to_string();
             assert!(message.starts_with(&format!("--{flag}: ")), "{message}");
         }
+    }
+
+    /// Nobody read it, and tokens lived for as long as they were asked for.
+    #[test]
+    fn the_longest_life_of_a_token_is_read() {
+        let longest = |flags: &[&str]| load(flags).expect("fine").longest_token;
+        assert_eq!(longest(&[]), None);
+        assert_eq!(longest(&["--service-account-max-token-expiration=0s"]), None);
+        assert_eq!(longest(&["--service-account-max-token-expiration=24h"]), Some(86_400));
+        assert_eq!(longest(&["--service-account-max-token-expiration=4294967296s"]), Some(1 << 32));
     }
 
     #[test]

@@ -14,7 +14,10 @@ pub(super) fn apply(plural: &str, object: &mut Object) {
         }
         "replicationcontrollers" => replication_controller(object),
         "services" => service(object),
-        "secrets" => set(object, "type", "Opaque"),
+        "secrets" => {
+            string_data(object);
+            set(object, "type", "Opaque");
+        }
         "endpoints" => {
             for subset in each(object, "subsets") {
                 each(subset, "ports").for_each(|port| set(port, "protocol", "TCP"));
@@ -34,7 +37,10 @@ pub(super) fn apply(plural: &str, object: &mut Object) {
                 pod::whole_millis_of(status, &["hard", "used"]);
             }
         }
-        "namespaces" => phase(object, "Active"),
+        "namespaces" => {
+            phase(object, "Active");
+            said_name(object);
+        }
         "persistentvolumes" => {
             phase(object, "Pending");
             let Some(spec) = made(object, "spec") else { return };
@@ -55,6 +61,38 @@ pub(super) fn apply(plural: &str, object: &mut Object) {
     }
 }
 
+/// A secret's texts become data: they are only another way to write it.
+fn string_data(object: &mut Object) {
+    use base64::Engine as _;
+    let Some(Value::Object(texts)) = object.remove("stringData") else { return };
+    if texts.is_empty() {
+        return;
+    }
+    let Some(data) = made(object, "data") else { return };
+    for (key, text) in texts {
+        let packed = base64::engine::general_purpose::STANDARD.encode(text.as_str().unwrap_or_default());
+        data.insert(key, packed.into());
+    }
+}
+
+/// A namespace can be selected by its name: the label always says it.
+pub fn name_label(namespace: &mut Value) {
+    if let Some(object) = namespace.as_object_mut() {
+        said_name(object);
+    }
+}
+
+fn said_name(namespace: &mut Object) {
+    let Some(metadata) = inside(namespace, "metadata") else { return };
+    // One that is called by a stem has no name yet.
+    let Some(name) = metadata.get("name").filter(|name| name.as_str().is_some_and(|n| !n.is_empty())).cloned() else {
+        return;
+    };
+    if let Some(labels) = made(metadata, "labels") {
+        labels.insert("kubernetes.io/metadata.name".into(), name);
+    }
+}
+
 /// Where an object of which nothing is known yet stands, also when a client takes that out of its status.
 fn phase(object: &mut Object, first: &str) {
     if let Some(status) = made(object, "status") {
@@ -72,19 +110,13 @@ pub(super) fn claim(spec: &mut Object) {
 fn replication_controller(object: &mut Object) {
     let Some(spec) = made(object, "spec") else { return };
     set(spec, "replicas", 1);
-    let empty = |map: &Object, key: &str| map.get(key).and_then(Value::as_object).is_none_or(Object::is_empty);
     let Some(template) = inside(spec, "template") else { return };
     pod::template(template);
-    let labels = template.get("metadata").and_then(|m| m.get("labels")).cloned();
-    let Some(labels) = labels.filter(|l| l.as_object().is_some_and(|l| !l.is_empty())) else { return };
-    if empty(spec, "selector") {
+    let Some(labels) = super::template_labels(spec) else { return };
+    if super::is_empty(spec, "selector") {
         spec.insert("selector".into(), labels.clone());
     }
-    if let Some(metadata) = made(object, "metadata")
-        && empty(metadata, "labels")
-    {
-        metadata.insert("labels".into(), labels);
-    }
+    super::labels_like(object, labels);
 }
 
 fn service(object: &mut Object) {
@@ -194,6 +226,28 @@ mod tests {
             (&pod["spec"]["overhead"]["cpu"], &pod["spec"]["resources"]["limits"]["cpu"]),
             (&json!("1m"), &json!("1m"))
         );
+    }
+
+    /// They became data only when the object was stored, so that nobody owned it and no webhook saw it.
+    #[test]
+    fn texts_of_a_secret_are_its_data_at_once() {
+        let said = json!({"data": {"a": "YQ==", "b": "Yg=="}, "stringData": {"b": "plain", "c": ""}});
+        let done = defaulted("secrets", said);
+        assert_eq!(done, json!({"data": {"a": "YQ==", "b": "cGxhaW4=", "c": ""}, "type": "Opaque"}));
+        for nothing in [json!({"stringData": {}}), json!({"stringData": null}), json!({})] {
+            assert_eq!(defaulted("secrets", nothing), json!({"type": "Opaque"}));
+        }
+    }
+
+    /// The label came only when the object was stored, and nobody owned it.
+    #[test]
+    fn a_namespace_says_its_name_in_a_label_at_once() {
+        const KEY: &str = "kubernetes.io/metadata.name";
+        let labels = |metadata: Value| defaulted("namespaces", json!({"metadata": metadata}))["metadata"].take();
+        assert_eq!(labels(json!({"name": "a"}))["labels"], json!({KEY: "a"}));
+        let said = json!({"name": "a", "labels": {KEY: "b", "team": "c"}});
+        assert_eq!(labels(said)["labels"], json!({KEY: "a", "team": "c"}));
+        assert_eq!(labels(json!({"generateName": "a"})), json!({"generateName": "a"}));
     }
 
     #[test]

@@ -13,7 +13,8 @@ use serde_json::{Map, Value, json};
 
 use crate::resource::Resource;
 
-pub use pod::{pod_requests, qos_class};
+pub use self::core::name_label;
+pub use pod::{is_of_pods, pod_limits, pod_requests, qos_class};
 
 type Object = Map<String, Value>;
 
@@ -100,6 +101,25 @@ fn each<'a>(map: &'a mut Object, key: &str) -> impl Iterator<Item = &'a mut Obje
         }
         item.as_object_mut()
     })
+}
+
+fn is_empty(map: &Object, key: &str) -> bool {
+    map.get(key).and_then(Value::as_object).is_none_or(Object::is_empty)
+}
+
+/// The labels of the template in a spec; None where it has none.
+fn template_labels(spec: &Object) -> Option<Value> {
+    let labels = spec.get("template")?.get("metadata")?.get("labels")?;
+    labels.as_object().is_some_and(|labels| !labels.is_empty()).then(|| labels.clone())
+}
+
+/// Gives an object that has no labels those of its template.
+fn labels_like(object: &mut Object, labels: Value) {
+    if let Some(metadata) = made(object, "metadata")
+        && is_empty(metadata, "labels")
+    {
+        metadata.insert("labels".into(), labels);
+    }
 }
 
 fn text<'a>(map: &'a Object, key: &str) -> &'a str {

@@ -67,8 +67,13 @@ fn limits_are_requests(container: &mut Object) {
     }
 }
 
-/// Requests of a pod as a whole that has limits: those of its containers, else its limits.
+/// Limits and requests of a pod as a whole that says something of either. Of huge pages it may use what its containers
+/// may; where it has limits it asks for what its containers ask for, else for its limits.
 fn of_the_whole(spec: &mut Object) {
+    let says = |kind: &str| spec.get("resources").is_some_and(|r| r[kind].as_object().is_some_and(|a| !a.is_empty()));
+    if says("limits") || says("requests") {
+        pages_of_the_whole(spec);
+    }
     let limits = spec.get("resources").and_then(|r| r.get("limits")).and_then(Value::as_object).cloned();
     let Some(limits) = limits.filter(|l| !l.is_empty()) else { return };
     let of_containers = pod_requests(&Value::Object(spec.clone()));
@@ -80,6 +85,18 @@ fn of_the_whole(spec: &mut Object) {
     }
     for (name, amount) in limits.into_iter().filter(|(name, _)| is_of_pods(name)) {
         set(requests, &name, amount);
+    }
+}
+
+fn pages_of_the_whole(spec: &mut Object) {
+    let pages = pod_limits(&Value::Object(spec.clone())).into_iter().filter(|(name, _)| name.starts_with("hugepages-"));
+    let mut pages = pages.peekable();
+    if pages.peek().is_none() {
+        return;
+    }
+    let Some(limits) = inside(spec, "resources").and_then(|r| made(r, "limits")) else { return };
+    for (name, sum) in pages {
+        set(limits, &name, sum.to_string());
     }
 }
 
@@ -259,7 +276,7 @@ pub(super) fn embedded_claim(claim: &mut Object) {
 }
 
 /// Whether a resource can be asked for by a pod as a whole.
-fn is_of_pods(name: &str) -> bool {
+pub fn is_of_pods(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
 }
 
@@ -298,9 +315,18 @@ type Amounts = Vec<(String, Quantity)>;
 /// What a pod's containers ask for together, by resource. Init containers run one after the other and before the rest,
 /// so only the largest counts; those that restart run beside all that follow.
 pub fn pod_requests(spec: &Value) -> Amounts {
+    of_containers(spec, "requests")
+}
+
+/// What a pod's containers may use together, counted the same way.
+pub fn pod_limits(spec: &Value) -> Amounts {
+    of_containers(spec, "limits")
+}
+
+fn of_containers(spec: &Value, kind: &str) -> Amounts {
     let mut total = Amounts::new();
-    let requests = |container: &Value| -> Amounts {
-        let map = container["resources"]["requests"].as_object().into_iter().flatten();
+    let amounts = |container: &Value| -> Amounts {
+        let map = container["resources"][kind].as_object().into_iter().flatten();
         map.filter_map(|(name, amount)| Some((name.to_string(), amount.as_str()?.parse().ok()?))).collect()
     };
     let add = |to: &mut Amounts, more: &[(String, Quantity)]| {
@@ -312,11 +338,11 @@ pub fn pod_requests(spec: &Value) -> Amounts {
         }
     };
     for container in spec["containers"].as_array().into_iter().flatten() {
-        add(&mut total, &requests(container));
+        add(&mut total, &amounts(container));
     }
     let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
     for container in spec["initContainers"].as_array().into_iter().flatten() {
-        let own = requests(container);
+        let own = amounts(container);
         let mut here = sidecars.clone();
         add(&mut here, &own);
         if container["restartPolicy"] == "Always" {
@@ -378,6 +404,23 @@ mod tests {
         let spec = json!({"resources": {"limits": {"cpu": "4", "memory": "1Gi"}},
             "initContainers": [of("3")], "containers": [of("1"), of("500m")]});
         assert_eq!(defaulted(spec, pod)["resources"]["requests"], json!({"cpu": "3", "memory": "1Gi"}));
+    }
+
+    /// Such a pod was refused, since as a whole it asked for no huge pages.
+    #[test]
+    fn a_pod_as_a_whole_has_the_huge_pages_of_its_containers() {
+        let of = |pages: &str| json!({"name": "c", "resources": {"limits": {"hugepages-2Mi": pages, "cpu": "1"}}});
+        let whole = |resources: Value| {
+            let spec = json!({"resources": resources, "containers": [of("2Mi"), of("4Mi")]});
+            defaulted(spec, pod)["resources"].take()
+        };
+        let pages = json!({"hugepages-2Mi": "6Mi"});
+        let asked = json!({"cpu": "3", "hugepages-2Mi": "6Mi"});
+        assert_eq!(whole(json!({"requests": {"cpu": "3"}})), json!({"limits": pages, "requests": asked}));
+        assert_eq!(whole(json!({})), json!({}));
+        let more = whole(json!({"limits": {"hugepages-2Mi": "8Mi"}}));
+        assert_eq!(more["limits"], json!({"hugepages-2Mi": "8Mi"}));
+        assert_eq!(more["requests"], json!({"cpu": "2", "hugepages-2Mi": "8Mi"}));
     }
 
     #[test]

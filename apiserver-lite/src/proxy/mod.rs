@@ -76,6 +76,8 @@ struct Target {
     path: String,
     /// For messages: `dial backend`.
     to_kubelet: bool,
+    /// Whether a kubelet is believed whatever certificate it shows, since the client wants it so.
+    unverified: bool,
 }
 
 impl Target {

@@ -26,7 +26,8 @@ pub(super) fn kubelet(server: &ApiServer, request: &Request, node: &str, path: S
     })?;
     let port = value["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64();
     let port = port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0).unwrap_or(KUBELET_PORT);
-    Ok(Target { host, others: hosts.collect(), port, says_port: true, scheme: Scheme::Https, path, to_kubelet: true })
+    let (others, scheme) = (hosts.collect(), Scheme::Https);
+    Ok(Target { host, others, port, says_port: true, scheme, path, to_kubelet: true, unverified: false })
 }
 
 /// A server that a client may make us talk to: never one that only this machine can reach.
@@ -34,7 +35,8 @@ fn backend(address: &str, port: u16, scheme: Scheme, path: String) -> Result<Tar
     if !address.parse().is_ok_and(is_global_unicast) {
         return Err(ApiError::bad_request("address not allowed"));
     }
-    Ok(Target { host: address.into(), others: Vec::new(), port, says_port: true, scheme, path, to_kubelet: false })
+    let (host, others) = (address.into(), Vec::new());
+    Ok(Target { host, others, port, says_port: true, scheme, path, to_kubelet: false, unverified: false })
 }
 
 fn is_global_unicast(address: IpAddr) -> bool {

@@ -103,7 +103,7 @@ pub fn container_name(report: &mut Report, resource: &str) {
 
 /// The name of a resource that a pod as a whole may ask for.
 fn pod_name(report: &mut Report, resource: &str) {
-    if report.sound(|r| name(r, resource)) && !(["cpu", "memory"].contains(&resource) || is_huge_page(resource)) {
+    if report.sound(|r| name(r, resource)) && !crate::defaults::is_of_pods(resource) {
         report.not_supported(resource, &["cpu", "hugepages-", "memory"]);
     }
 }
@@ -224,14 +224,25 @@ fn claim_names(report: &mut Report, resources: &Value, known: &[&str]) {
 /// Requests and limits of a pod as a whole, which bound those of its containers.
 pub fn pod_level(report: &mut Report, spec: &Value) {
     report.with(spec, "resources", |r, resources| {
+        if spec["os"]["name"] == "windows" {
+            return r.forbidden("may not be set for a windows pod");
+        }
         r.forbid(resources, &["claims"], "claims cannot be set for Resources at pod-level");
         requirements(r, resources, Owner::Pod, &[]);
-        for (name, sum) in crate::defaults::pod_requests(spec) {
+        // Of what a pod as a whole cannot have, its containers may have what they like.
+        let of_pods = |(name, _): &(String, Quantity)| crate::defaults::is_of_pods(name);
+        for (name, sum) in crate::defaults::pod_requests(spec).into_iter().filter(of_pods) {
             let have = quantity(&resources["requests"][&name]).unwrap_or_default();
             if sum > have {
                 let why = format!("must be greater than or equal to aggregate container requests of {sum}");
                 r.at("requests", |r| r.key(&name, |r| r.invalid(have.to_string().as_str(), why)));
             }
+        }
+        // A limit of huge pages is what is asked for of them.
+        for (name, sum) in crate::defaults::pod_limits(spec).into_iter().filter(|(name, _)| is_huge_page(name)) {
+            let Some(have) = quantity(&resources["limits"][&name]).filter(|have| sum > *have) else { continue };
+            let why = format!("must be greater than or equal to aggregate container limits of {sum}");
+            r.at("limits", |r| r.key(&name, |r| r.invalid(have.to_string().as_str(), why)));
         }
         for (index, container) in list(spec, "containers").iter().enumerate() {
             for (name, value) in container["resources"]["limits"].as_object().into_iter().flatten() {
@@ -273,6 +284,37 @@ mod tests {
                 "r.limits: Required value: Limit must be set for non overcommitable resources",
             ]
         );
+    }
+
+    /// A pod as a whole was refused when a container asked for a device or for room on the disk.
+    #[test]
+    fn a_pod_as_a_whole_covers_what_it_can_have() {
+        let told = |whole: Value, container: Value| {
+            let spec = json!({"resources": whole, "containers": [{"name": "c", "resources": container}]});
+            Report::told(|r| pod_level(r, &spec))
+        };
+        let others = json!({"example.com/gpu": "1", "ephemeral-storage": "1Gi", "cpu": "1"});
+        let cpu = |amount: &str| json!({"requests": {"cpu": amount}});
+        assert_eq!(told(cpu("1"), json!({"requests": others, "limits": others})), [""; 0]);
+        let less = "resources.requests[cpu]: Invalid value: \"500m\": must be greater than or equal to aggregate \
+                    container requests of 1";
+        assert_eq!(told(cpu("500m"), json!({"requests": others})), [less]);
+        let pages = |amount: &str| json!({"cpu": "1", "hugepages-2Mi": amount});
+        let (few, many) = (pages("2Mi"), pages("4Mi"));
+        let asked = "resources.requests[hugepages-2Mi]: Invalid value: \"2Mi\": must be greater than or equal to \
+                     aggregate container requests of 4Mi";
+        let used = "resources.limits[hugepages-2Mi]: Invalid value: \"2Mi\": must be greater than or equal to \
+                    aggregate container limits of 4Mi";
+        let found = told(json!({"requests": few, "limits": few}), json!({"requests": many, "limits": many}));
+        assert_eq!(found[..2], [asked, used]);
+        assert_eq!(found.len(), 3, "and one container alone has more than the pod: {found:?}");
+    }
+
+    #[test]
+    fn a_windows_pod_has_no_resources_as_a_whole() {
+        let spec = json!({"os": {"name": "windows"}, "resources": {"requests": {"cpu": "-1"}}});
+        let told = Report::told(|r| pod_level(r, &spec));
+        assert_eq!(told, ["resources: Forbidden: may not be set for a windows pod"]);
     }
 
     #[test]

@@ -280,6 +280,9 @@ pub fn resize(report: &mut Report, new: &Value, old: &Value) {
             r.forbidden("Pod running on node without support for resize");
         }
         resized_whole(r, spec, was);
+        if !r.sound(|r| in_order(r, spec, was)) {
+            return;
+        }
         let pairs = |name: &str| list(spec, name).iter().zip(list(was, name)).enumerate().collect::<Vec<_>>();
         for name in ["initContainers", "containers"] {
             for (index, (now, before)) in pairs(name) {
@@ -294,7 +297,39 @@ pub fn resize(report: &mut Report, new: &Value, old: &Value) {
         for (index, (now, before)) in pairs("initContainers") {
             r.at("initContainers", |r| r.index(index, |r| init_container(r, now, before)));
         }
+        let rest = masked_whole(spec, was);
+        if r.errors.is_empty() && !same_but_resources(&without_empty(&rest), &without_empty(was)) {
+            r.forbidden("only cpu and memory resources are mutable");
+        }
     });
+}
+
+/// Containers stay the ones that they were, each in its place: what changed of them is found by the place.
+fn in_order(report: &mut Report, spec: &Value, was: &Value) {
+    for name in ["containers", "initContainers"] {
+        let (now, before) = (list(spec, name), list(was, name));
+        if now.len() != before.len() {
+            report.refuse(name, &format!("{name} may not be added or removed on resize"));
+            continue;
+        }
+        let renamed = |(_, (now, before)): &(usize, (&Value, &Value))| text(now, "name") != text(before, "name");
+        for (index, _) in now.iter().zip(before).enumerate().filter(renamed) {
+            let why = format!("{name} may not be renamed or reordered on resize");
+            report.at(name, |r| r.index(index, |r| r.refuse("name", &why)));
+        }
+    }
+}
+
+/// A spec with the amounts that it and its containers had, to see whether anything else changed.
+fn masked_whole(now: &Value, before: &Value) -> Value {
+    let mut whole = masked(now, before);
+    for name in ["containers", "initContainers"] {
+        let containers = whole.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten();
+        for (container, before) in containers.zip(list(before, name)) {
+            *container = masked(container, before);
+        }
+    }
+    whole
 }
 
 /// `level` comes before the complaint.
@@ -410,6 +445,46 @@ mod tests {
         assert!(resize_told(of("RestartContainer"), json!("1"), json!("1")).is_empty());
         let plain = json!({"name": "c"});
         assert_eq!(masked(&plain, &plain), plain, "one without resources");
+    }
+
+    /// Added or removed containers were not looked at, and so was what else changed with them.
+    #[test]
+    fn a_resize_is_told_of_every_other_change() {
+        let pod = |images: &[(&str, &str)], cpu: &str| {
+            let of = |(name, image): &(&str, &str)| {
+                json!({"name": name, "image": image, "imagePullPolicy": "Always", "terminationMessagePolicy": "File",
+                    "resources": {"requests": {"cpu": cpu}}})
+            };
+            let containers: Vec<Value> = images.iter().map(of).collect();
+            json!({"metadata": {"name": "a", "namespace": "n", "resourceVersion": "1"}, "spec": {
+                "containers": containers, "restartPolicy": "Always", "dnsPolicy": "ClusterFirst",
+                "terminationGracePeriodSeconds": 30, "securityContext": {}, "schedulerName": "default-scheduler"}})
+        };
+        let pods = crate::resource::Resources::built_in().lookup("", "v1", "pods").expect("built in");
+        let told = |new: &Value, old: &Value| {
+            let all = crate::validate::update(&pods, "resize", new, old, crate::field_error::Rules::default());
+            all.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect::<Vec<_>>()
+        };
+        let old = pod(&[("a", "i"), ("b", "i")], "1");
+        assert_eq!(told(&pod(&[("a", "i"), ("b", "i")], "2"), &old), [""; 0]);
+        let number = "spec.containers: Forbidden: containers may not be added or removed on resize";
+        assert_eq!(told(&pod(&[("a", "i")], "2"), &old), [number]);
+        assert_eq!(told(&pod(&[("a", "i"), ("b", "i"), ("c", "i")], "2"), &old), [number]);
+        let mut added = pod(&[("a", "i"), ("b", "i")], "2");
+        added["spec"]["initContainers"] = added["spec"]["containers"].clone();
+        added["spec"]["initContainers"][0]["name"] = "c".into();
+        added["spec"]["initContainers"][1]["name"] = "d".into();
+        let why = "spec.initContainers: Forbidden: initContainers may not be added or removed on resize";
+        assert_eq!(told(&added, &old), [why]);
+        let order = |index: usize| {
+            format!("spec.containers[{index}].name: Forbidden: containers may not be renamed or reordered on resize")
+        };
+        assert_eq!(told(&pod(&[("b", "i"), ("a", "i")], "2"), &old), [order(0), order(1)]);
+        let other = "spec: Forbidden: only cpu and memory resources are mutable";
+        assert_eq!(told(&pod(&[("a", "j"), ("b", "i")], "2"), &old), [other]);
+        let mut host = pod(&[("a", "i"), ("b", "i")], "2");
+        host["spec"]["hostPID"] = true.into();
+        assert_eq!(told(&host, &old), [other]);
     }
 
     #[test]

@@ -257,3 +257,70 @@ pub(super) fn refused_as(resource: &Resource, kind: &str, value: &Value, causes:
     let group = if &*resource.plural == "events" && !resource.custom { "" } else { &*resource.group };
     Err(invalid(group, kind, text(value, "name"), causes))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The fields that each manager of an object owns.
+    fn owners(object: &ObjectRef) -> Vec<Value> {
+        let entries = object.value()["metadata"]["managedFields"].take();
+        entries.as_array().into_iter().flatten().map(|entry| entry["fieldsV1"].clone()).collect()
+    }
+
+    /// What a client says in other words was not its own, and a patch of it made it nobody's.
+    #[tokio::test]
+    async fn who_writes_an_object_owns_what_its_words_come_to() {
+        let server = crate::serve::testing::server().await;
+        let (options, user) = (WriteOptions { manager: "m".into(), ..WriteOptions::default() }, User::default());
+        let resource = |group: &str, plural: &str| server.resources.lookup(group, "v1", plural).expect("built in");
+        let secrets = resource("", "secrets");
+        let secret = |name: &str| {
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name},
+                "stringData": {"a": "b"}})
+        };
+        let made = create(&server, &secrets, "default", secret("a"), &options, &user).await.expect("it is new");
+        let owned = json!({"f:data": {".": {}, "f:a": {}}, "f:type": {}});
+        assert_eq!(owners(&made), [owned]);
+        let target = Target { resource: &secrets, subresource: "", namespace: "default", name: "a" };
+        let body = br#"{"stringData": {"c": "d"}}"#;
+        let patched = update::patch(&server, target, "application/merge-patch+json", body, &options, &user).await;
+        let patched = patched.expect("it is there").object;
+        assert_eq!(patched.value()["data"], json!({"a": "Yg==", "c": "ZA=="}));
+        assert_eq!(owners(&patched), [json!({"f:data": {".": {}, "f:a": {}, "f:c": {}}, "f:type": {}})]);
+        // Who applies owns what was applied, by the names that it had there.
+        let target = Target { name: "b", ..target };
+        let (media, config) = ("application/apply-patch+yaml", secret("b").to_string());
+        let applied = update::patch(&server, target, media, config.as_bytes(), &options, &user).await;
+        let applied = applied.expect("it is new").object;
+        assert_eq!(applied.value()["data"], json!({"a": "Yg=="}));
+        assert_eq!(owners(&applied), [json!({"f:stringData": {"f:a": {}}})]);
+
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}});
+        let made = create(&server, &resource("", "namespaces"), "", namespace, &options, &user).await;
+        let label = json!({"f:metadata": {"f:labels": {".": {}, "f:kubernetes.io/metadata.name": {}}}});
+        assert_eq!(owners(&made.expect("it is new")), [label]);
+
+        let containers = json!([{"name": "c", "image": "i"}]);
+        let template = json!({"metadata": {"labels": {"team": "a"}},
+            "spec": {"restartPolicy": "Never", "containers": containers}});
+        let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"},
+            "spec": {"template": template}});
+        let made = create(&server, &resource("batch", "jobs"), "default", job, &options, &user).await;
+        let made = made.expect("it is new");
+        assert_eq!(made.value()["metadata"]["labels"], json!({"team": "a"}));
+        assert_eq!(owners(&made)[0]["f:metadata"], json!({"f:labels": {".": {}, "f:team": {}}}));
+    }
+
+    #[tokio::test]
+    async fn a_namespace_with_a_generated_name_has_its_label() {
+        let server = crate::serve::testing::server().await;
+        let namespaces = server.resources.lookup("", "v1", "namespaces").expect("built in");
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "n-"}});
+        let made = create(&server, &namespaces, "", namespace, &WriteOptions::default(), &User::default()).await;
+        let made = made.expect("it is new").value();
+        assert_eq!(made["metadata"]["labels"]["kubernetes.io/metadata.name"], made["metadata"]["name"]);
+    }
+}

@@ -313,10 +313,13 @@ pub(super) async fn token(
     value["spec"]["expirationSeconds"] = seconds.into();
     admit::judge(server, &options, target, &value).await?;
     let bound = bound(server, &value["spec"]["boundObjectRef"], &namespace, &name)?;
+    let seconds = shortened(seconds, server.config.longest_token);
+    value["spec"]["expirationSeconds"] = seconds.into();
     let now = time::OffsetDateTime::now_utc();
     let start = now.unix_timestamp();
     let for_api = audiences.iter().all(|a| accounts.audiences.contains(a));
-    let extend = seconds == POD_SECONDS && for_api && bound.first().is_some_and(|(kind, _)| *kind == "pod");
+    let of_pod = for_api && bound.first().is_some_and(|(kind, _)| *kind == "pod");
+    let extend = server.config.extends_tokens && of_pod && seconds == POD_SECONDS;
     let (expires, warn) =
         if extend { (start + EXTENDED_SECONDS, Some(start + seconds)) } else { (start + seconds, None) };
     let token = accounts.issue(&account, &audiences, &bound, (start, expires), warn).map_err(ApiError::internal)?;
@@ -324,6 +327,17 @@ pub(super) async fn token(
     let reported = reported.format(&time::format_description::well_known::Rfc3339).map_err(ApiError::internal)?;
     value["status"] = json!({"token": token, "expirationTimestamp": reported});
     crate::read::answered_response(201, accepted, kind, value)
+}
+
+/// The seconds that a token gets of those that were asked for; who gets less is warned.
+fn shortened(seconds: i64, longest: Option<i64>) -> i64 {
+    match longest.filter(|longest| *longest < seconds) {
+        Some(longest) => {
+            crate::warning::add(format!("requested expiration of {seconds} seconds shortened to {longest} seconds"));
+            longest
+        }
+        None => seconds,
+    }
 }
 
 /// Says in a request for a token whose it will be. What else its metadata say is kept, for those who judge it; what a
@@ -402,6 +416,19 @@ mod tests {
         assert_eq!(said(&[]), "invalid bearer token");
         assert_eq!(said(&["invalid bearer token"]), "invalid bearer token");
         assert_eq!(said(&["it expired", "nobody knows it"]), "[invalid bearer token, it expired, nobody knows it]");
+    }
+
+    /// A token lived for as long as it was asked for, whatever the server was told.
+    #[tokio::test]
+    async fn a_token_lives_no_longer_than_the_server_lets_it() {
+        let asked = |seconds: i64, longest: Option<i64>| async move {
+            let work = std::pin::pin!(async { shortened(seconds, longest) });
+            crate::warning::collect(work).await
+        };
+        assert_eq!(asked(7200, None).await, (7200, vec![]));
+        assert_eq!(asked(7200, Some(7200)).await, (7200, vec![]));
+        let told = "requested expiration of 7201 seconds shortened to 7200 seconds".to_owned();
+        assert_eq!(asked(7201, Some(7200)).await, (7200, vec![told]));
     }
 
     #[test]
