@@ -87,3 +87,26 @@ fn a_node_takes_what_fits_and_says_what_does_not() -> Result<()> {
     ensure!(pods.server.get("pod", "four")?["status"]["phase"] == "Failed", "a pod that was refused came back");
     Ok(())
 }
+
+/// Who comes in place of a pod that was deleted by force was refused for good while that one was still ending.
+#[test]
+fn a_pod_takes_the_place_of_one_that_is_in_no_source_any_more() -> Result<()> {
+    if tests::no_node() {
+        return Ok(());
+    }
+    let pods = Pods::start("admission-successor", "")?;
+    let stubborn = "trap '' TERM; while :; do sleep 1; done";
+    let spec = |script: &str| {
+        let port = json!({"ports": [{"containerPort": 80, "hostPort": 18080}]});
+        json!({"terminationGracePeriodSeconds": 20, "containers": [Pods::shell(script, &port)]})
+    };
+    pods.create("first", &spec(stubborn))?;
+    pods.wait_phase("first", "Running")?;
+    pods.server.kubectl(&["delete", "pod", "first", "--force", "--grace-period=0", "--wait=false"])?;
+    pods.create("second", &spec("exec sleep 1000"))?;
+    let status =
+        pods.wait("second", "judged", |status| status["phase"] != "Pending" || status["hostIP"].is_string())?;
+    ensure!(status["phase"] != "Failed", "{status:#}");
+    pods.wait_phase("second", "Running")?;
+    Ok(())
+}

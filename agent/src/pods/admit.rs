@@ -119,9 +119,12 @@ impl Manager {
     /// Other pods that hold resources of the node, as they are allocated.
     pub(super) fn holders(&self, uid: &str) -> Vec<Arc<Pod>> {
         // One that is known to have ended holds nothing, whatever the API still says of it; of a static pod
-        // it may never say so.
+        // it may never say so. Nor does one that is in no source any more, though it may still be ending: as upstream, for
+        // who comes in its place would be refused for good.
         let ended = |e: &Entry| {
-            e.mailbox.as_ref().is_none_or(|m| m.is_over()) || self.shared.status.has_ended(e.pod.uid()).unwrap_or(false)
+            e.removed
+                || e.mailbox.as_ref().is_none_or(|m| m.is_over())
+                || self.shared.status.has_ended(e.pod.uid()).unwrap_or(false)
         };
         let others = self.pods.iter().filter(|(other, e)| *other != uid && !ended(e));
         others.map(|(_, e)| self.allocated(&e.pod)).collect()
