@@ -16,6 +16,8 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const INTERVAL_NOT_READY: Duration = Duration::from_millis(500);
 /// A runtime that has not answered for this long is down.
 const DOWN_AFTER: Duration = Duration::from_secs(30);
+/// How long a version is taken to be the runtime's that answers.
+const VERSION_HOLDS: Duration = Duration::from_secs(60);
 /// How often the kubelet clears away ended containers.
 const COLLECTION: Duration = Duration::from_secs(60);
 
@@ -43,12 +45,11 @@ impl RuntimeState {
 
 /// Watches the runtime until the last receiver is dropped.
 pub async fn monitor(cri: CriClient, state: watch::Sender<Arc<RuntimeState>>, progress: Beat) {
-    let mut last_answer: Option<Instant> = None;
-    let mut name = String::from("unknown");
+    let mut known = Known { last_answer: None, name: "unknown".into(), asked: None };
     while !state.is_closed() {
         let before = state.borrow().clone();
         progress.begin().await;
-        let next = observe(&cri, &before, &mut last_answer, &mut name).await;
+        let next = observe(&cri, &before, &mut known).await;
         progress.end();
         let ready = next.is_ready();
         state.send_if_modified(|current| {
@@ -90,16 +91,23 @@ pub fn unknown() -> RuntimeState {
     }
 }
 
-async fn observe(
-    cri: &CriClient,
-    before: &RuntimeState,
-    last_answer: &mut Option<Instant>,
-    name: &mut String,
-) -> RuntimeState {
+/// What is remembered from one look to the next.
+struct Known {
+    last_answer: Option<Instant>,
+    /// The runtime's name.
+    name: String,
+    /// When it was asked for its version.
+    asked: Option<Instant>,
+}
+
+async fn observe(cri: &CriClient, before: &RuntimeState, known: &mut Known) -> RuntimeState {
+    let Known { last_answer, name, asked } = known;
     let answer = tokio::time::timeout_at(patience(*last_answer), async {
-        // The version only changes when the runtime was away.
-        let version = if before.version.is_empty() || before.version.ends_with("://Unknown") {
+        // A runtime that is updated may be away for less time than there is between two looks.
+        let is_old = asked.is_none_or(|at| at.elapsed() >= VERSION_HOLDS);
+        let version = if is_old || before.version.is_empty() || before.version.ends_with("://Unknown") {
             let version = cri.version().await?;
+            *asked = Some(Instant::now());
             *name = version.runtime_name.clone();
             format!("{}://{}", version.runtime_name, version.runtime_version)
         } else {
