@@ -104,12 +104,14 @@ fn bound_below(table: &[u8], path: &Path, folder: &Path) -> bool {
         Some((fields.next()?.to_vec(), named(fields.next()?), named(fields.next()?)))
     };
     let mounts: Vec<_> = table.split(|b| *b == b'\n').filter_map(mount).collect();
-    // The last one hides those before it.
-    let found = mounts.iter().enumerate().rev().find_map(|(at, (device, shows, point))| {
+    // The innermost one counts, and the last of those in one place. The root is in the table where it was mounted, which
+    // may be after what is mounted in it.
+    let around = mounts.iter().enumerate().filter_map(|(at, (device, shows, point))| {
         let rest = path.strip_prefix(point).ok()?;
-        Some((at, device, shows.join(rest)))
+        Some((rest.components().count(), at, device, shows.join(rest)))
     });
-    let Some((of, device, shown)) = found else { return false };
+    let found = around.min_by_key(|(below, at, ..)| (*below, std::cmp::Reverse(*at)));
+    let Some((_, of, device, shown)) = found else { return false };
     // A slash at the end makes no other path.
     let is_same = |(number, shows, _): &(Vec<u8>, PathBuf, PathBuf)| number == device && *shows == shown;
     mounts.iter().enumerate().any(|(at, mount)| at != of && is_same(mount) && mount.2.starts_with(folder))
@@ -188,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_directory_that_is_mounted_once_more_is_found_by_what_the_mounts_show() {
-        let table = b"1 0 98:0 / / rw - ext4 /dev/a rw\n2 1 98:1 /in /mnt rw - ext4 /dev/b rw\n\
+        let table = b"2 1 98:1 /in /mnt rw - ext4 /dev/b rw\n1 0 98:0 / / rw - ext4 /dev/a rw\n\
             3 1 98:0 /disks/a /r/pods/u/a rw - ext4 /dev/a rw\n4 1 98:1 /in/b\\040b /r/pods/u/b rw - ext4 /dev/b rw\n\
             5 1 98:1 /in /r/pods/u/c rw - ext4 /dev/b rw\n6 1 98:0 /disks/d /other/d rw - ext4 /dev/a rw\n";
         let found = |path: &str| bound_below(table, Path::new(path), Path::new("/r/pods"));
