@@ -125,6 +125,10 @@ impl Volumes {
         let driver = self.deps.drivers.get(&wanted.driver).map_err(|e| e.to_string())?;
         let capabilities = driver.capabilities().await.map_err(|e| e.to_string())?;
         if !capabilities.has(RpcType::ExpandVolume) {
+            // What the claim shows already has grown without this node, and there is nothing left to ask for.
+            if progress == Progress::Said {
+                self.sizes.note(&name, required(volume));
+            }
             return Ok(false);
         }
         let (target, staging) = match wanted.block {
