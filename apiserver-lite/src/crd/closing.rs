@@ -8,27 +8,34 @@ use tokio::sync::watch;
 
 /// Held by who serves a definition. Followers go when it is dropped.
 #[derive(Debug, Default)]
-pub struct Keeper(watch::Sender<bool>);
+pub struct Keeper(watch::Sender<Option<u64>>);
 
 /// What a follower looks at.
 #[derive(Debug, Clone)]
-pub struct Closing(watch::Receiver<bool>);
+pub struct Closing(watch::Receiver<Option<u64>>);
 
 impl Keeper {
     pub fn closing(&self) -> Closing {
         Closing(self.0.subscribe())
     }
 
-    /// Followers take no more from here on, and wait for their end.
-    pub fn begin(&self) {
-        self.0.send_replace(true);
+    /// Followers take nothing that comes after this revision, and wait for their end.
+    pub fn begin(&self, revision: u64) {
+        self.0.send_replace(Some(revision));
     }
 }
 
 impl Closing {
     /// Whether what comes now may be of another state of the definition.
     pub fn has_begun(&self) -> bool {
-        *self.0.borrow() || self.0.has_changed().is_err()
+        self.last().is_some()
+    }
+
+    /// The revision up to which everything is of the state that is followed; None while that goes on. Zero for who came
+    /// when it was over.
+    pub fn last(&self) -> Option<u64> {
+        let last = *self.0.borrow();
+        last.or_else(|| self.0.has_changed().is_err().then_some(0))
     }
 
     /// Waits until the next state of the definition is what everybody meets. Cancel safe.
@@ -46,7 +53,8 @@ mod tests {
         let keeper = Keeper::default();
         let (mut early, other) = (keeper.closing(), keeper.closing());
         assert!(!early.has_begun());
-        keeper.begin();
+        keeper.begin(7);
+        assert_eq!(early.last(), Some(7));
         assert!(early.has_begun() && keeper.closing().has_begun());
         let waits = tokio::time::timeout(std::time::Duration::from_millis(20), early.ended()).await;
         assert!(waits.is_err(), "nothing new is served yet");

@@ -191,7 +191,8 @@ impl Work {
 
     fn publish(&mut self) {
         // No follower takes what the new state writes, and none comes back before it is there.
-        self.retired.iter().for_each(Keeper::begin);
+        let now = self.server.store.revision();
+        self.retired.iter().for_each(|keeper| keeper.begin(now));
         let mut all: Vec<Arc<Resource>> = self.served.values().flat_map(|s| s.resources.iter().cloned()).collect();
         all.sort_by(|a, b| {
             let by_group = a.group.cmp(&b.group);

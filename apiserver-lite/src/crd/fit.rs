@@ -32,7 +32,7 @@ impl Definition {
     }
 
     /// Whether the schema of storage as it is now has nothing to do on a stored object.
-    pub(super) fn fits(&self, object: &ObjectRef) -> bool {
+    pub fn fits(&self, object: &ObjectRef) -> bool {
         self.has(object, 0)
     }
 
@@ -81,10 +81,10 @@ impl Definition {
     /// Makes a stored tree what the schema of its own version has it to be now. Returns the version.
     pub(super) fn refresh(&self, value: &mut Value) -> String {
         let said = version_of(value);
-        let schema = self.schemas.get(&*said);
-        prune::prune(value, schema);
-        prune::drop_nulls(value, schema);
-        if let Some(schema) = schema {
+        // Nothing is known of what a version holds that is not among them.
+        if let Some(schema) = self.schemas.get(&*said) {
+            prune::prune(value, Some(schema));
+            prune::drop_nulls(value, Some(schema));
             prune::default(value, schema);
         }
         said
@@ -147,6 +147,31 @@ mod tests {
         }
         let written = label(&server, &new, "a", "x").await;
         assert!(of(&new).is_current(&written) && !of(&old).is_current(&written));
+    }
+
+    /// A write that was under way while a version came left nothing of an object that was written in it.
+    #[tokio::test]
+    async fn a_write_leaves_alone_what_its_definition_knows_nothing_of() {
+        let server = crate::serve::testing::server().await;
+        let [v1, v2] = [("v1", &["color"][..]), ("v2", &["color", "size"])].map(|(name, of)| version(name, of, &[]));
+        let keeper = super::super::Keeper::default();
+        let old = super::super::resources(&definition(1, std::slice::from_ref(&v1)), 0, Some(&keeper))
+            .pop()
+            .expect("it is served");
+        let new = served(&definition(2, &[v2, v1]), "v2");
+        let mut value = color("a", "red");
+        value["apiVersion"] = "g.io/v2".into();
+        value["spec"]["size"] = "big".into();
+        let object = create(&server, &new, value).await;
+        assert!(super::super::check_served(&old, &object).is_ok(), "nothing else is served yet");
+        assert_eq!(super::super::stored_value(&old, &object)["spec"], object.value()["spec"]);
+        keeper.begin(server.store.revision());
+        let target = crate::write::Target { resource: &old, subresource: "", namespace: "default", name: "a" };
+        let options = crate::write::WriteOptions::default();
+        let changed = crate::write::update(&server, target, &options, |_, old| Ok(old.clone()));
+        assert_eq!(changed.await.expect_err("it is over").code(), 503);
+        assert_eq!(server.store.get(&new.storage, "default", "a").expect("it is there").value(), object.value());
+        assert!(super::super::check_served(&new, &object).is_ok());
     }
 
     /// What was read from the disk, or older than the last change of its definition, was converted for every reader.

@@ -41,7 +41,7 @@ use serde_json::Value;
 
 use crate::resource::Resource;
 use crate::server::ApiServer;
-use crate::status::Result;
+use crate::status::{ApiError, Details, Result};
 use crate::store::ObjectRef;
 
 pub use closing::Closing;
@@ -168,6 +168,22 @@ pub async fn worked_on(server: &ApiServer, resource: &Resource, object: &ObjectR
         definition.convert(resource, &mut value);
     }
     Ok(value)
+}
+
+/// Whether a write may go by the definition that it began with: not on an object that somebody else has written since
+/// under the next one, of which this one does not know all.
+///
+/// # Errors
+/// 503; who asks again meets the next one.
+pub fn check_served(resource: &Resource, object: &ObjectRef) -> Result<()> {
+    let definition = resource.definition.as_ref().filter(|definition| !definition.fits(object));
+    let is_over = definition.and_then(|d| d.closing.as_ref()).is_some_and(Closing::has_begun);
+    if is_over {
+        let soon = Details { retry_after_seconds: 1, ..Details::default() };
+        let why = "the definition of the resource has changed, please try again";
+        return Err(ApiError::service_unavailable(why).with_details(soon));
+    }
+    Ok(())
 }
 
 /// A stored object's tree as the schema of storage has it now.

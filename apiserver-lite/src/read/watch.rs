@@ -168,10 +168,13 @@ impl State {
     /// The next bytes; None ends the stream.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if let Some(closing) = self.closing.as_mut().filter(|closing| closing.has_begun()) {
-                // What comes now may be of a version that this stream knows nothing of.
-                closing.ended().await;
-                return None;
+            if let Some(last) = self.closing.as_ref().and_then(Closing::last) {
+                // What comes later may be of a version that this stream knows nothing of.
+                self.take_until(last);
+                if self.ready.is_empty() {
+                    ended(&mut self.closing).await;
+                    return None;
+                }
             }
             // One event at a time, so that each is a chunk of its own as clients get them upstream; the connection still
             // writes what is ready at once.
@@ -245,6 +248,15 @@ impl State {
             self.ready.push_back(Next::Error(ApiError::expired(expired.to_string())));
             self.over = true;
         }
+    }
+
+    /// Takes what happened up to a revision, and drops what is later.
+    fn take_until(&mut self, last: u64) {
+        // Behind the history there is nothing more to be had: the client hears of that when it comes back.
+        while let Ok(true) = self.watcher.ready(&mut self.events) {
+            self.take(None);
+        }
+        self.ready.retain(|next| !matches!(next, Next::Event(event) if event.revision > last));
     }
 
     fn bookmark(&mut self) {
@@ -512,8 +524,10 @@ mod tests {
         let map = |name: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
         client.create("configmaps", "default", map("before")).await.expect("a map");
         assert_eq!(told(&mut state).await["object"]["metadata"]["name"], "before");
-        keeper.begin();
+        let last = client.create("configmaps", "default", map("last")).await.expect("a map");
+        keeper.begin(last.revision);
         client.create("configmaps", "default", map("after")).await.expect("a map");
+        assert_eq!(told(&mut state).await["object"]["metadata"]["name"], "last");
         let nothing = tokio::time::timeout(Duration::from_millis(20), state.next()).await;
         assert!(nothing.is_err(), "the next state is not served yet");
         drop(keeper);

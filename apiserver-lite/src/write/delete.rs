@@ -180,6 +180,7 @@ pub async fn delete(
         }
         // What goes at once needs nobody who converts it.
         if plan != Plan::Remove {
+            crate::crd::check_served(resource, &old)?;
             crate::crd::restored(server, resource, &old, &mut value).await?;
         }
         let encoded = super::encoded(resource, &mut value, &old);

@@ -212,7 +212,11 @@ fn encoded(resource: &Resource, value: &mut serde_json::Value, old: &ObjectRef) 
     }
     let fields = crate::resource::fields::of(resource, value);
     let mut encoded = crate::store::encode(resource, value, fields, None);
-    encoded.keys.mark = old.keys.mark.clone();
+    // What another state of the definition marked may have been made anew under this one.
+    encoded.keys.mark = match &resource.definition {
+        Some(definition) if !definition.fits(old) => Default::default(),
+        _ => old.keys.mark.clone(),
+    };
     encoded
 }
 

@@ -211,6 +211,7 @@ async fn replace_by(
         let Some(old) = server.store.get(&resource.storage, namespace, name) else {
             return Err(ApiError::missing(&resource.group, &resource.plural, name));
         };
+        crate::crd::check_served(resource, &old)?;
         let apart = matches!(tracking, Tracking::Writer | Tracking::Untouched) && hides_owners(server, resource);
         let old_value = match apart {
             true => old.to_change(),
