@@ -273,7 +273,25 @@ impl Garbage {
             "Background"
         };
         let options = DeleteOptions { propagation: Some(policy.into()), ..DeleteOptions::default() };
-        self.client.delete_object(&resource.storage.0, object, options).await
+        self.delete_unclaimed(&resource.storage.0, object, options).await
+    }
+
+    /// Deletes an object that nobody has claimed since its owners were looked at: admission may ask others, which takes
+    /// its time.
+    async fn delete_unclaimed(&self, resource: &str, object: &ObjectRef, options: DeleteOptions) -> Result<()> {
+        let as_seen = DeleteOptions { revision: Some(object.revision.to_string()), ..options.clone() };
+        match self.client.delete_object(resource, object, as_seen).await {
+            Err(error) if error.is_conflict() => {
+                let owners = |object: &ObjectRef| object.value()["metadata"]["ownerReferences"].take();
+                let now = self.client.get(resource, &object.key.namespace, &object.key.name);
+                match now.is_some_and(|now| owners(&now) == owners(object)) {
+                    true => self.client.delete_object(resource, object, options).await,
+                    // It is looked at again.
+                    false => Err(error),
+                }
+            }
+            deleted => deleted,
+        }
     }
 
     /// Lets an object's owners no longer wait for it.
