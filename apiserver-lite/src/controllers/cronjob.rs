@@ -79,7 +79,7 @@ impl CronJobs {
             self.jobs.get(&object.keys.uid).map(|j| (j.clone(), j.value())).collect();
         jobs.retain(|(_, job)| controller_of(job).is_some_and(|c| c.uid == object.keys.uid));
         self.note_finished(&object, &value, &jobs).await?;
-        self.clean_up(&object, &value, &jobs).await?;
+        self.clean_up(&object, &value, &jobs).await;
         if value["spec"]["suspend"] == true {
             return Ok(None);
         }
@@ -155,10 +155,12 @@ impl CronJobs {
     ) -> Result<()> {
         let (key, about) = (&object.key, CRON_JOB.about(object));
         let name = format!("{}-{}", key.name, due / 60);
-        if self.client.get(JOB.resource, &key.namespace, &name).is_some() {
-            return self.note_start(object, due).await;
+        if let Some(found) = self.client.get(JOB.resource, &key.namespace, &name) {
+            return self.note_start(object, due, &found).await;
         }
-        let active: Vec<&ObjectRef> = jobs.iter().filter(|(_, j)| finished(j).is_none()).map(|(o, _)| o).collect();
+        let started = started(value);
+        let runs = |(job, value): &&(ObjectRef, Value)| finished(value).is_none() && started.contains(&&*job.keys.uid);
+        let active: Vec<&ObjectRef> = jobs.iter().filter(runs).map(|(job, _)| job).collect();
         match value["spec"]["concurrencyPolicy"].as_str() {
             Some("Forbid") if !active.is_empty() => {
                 let text = "Not starting job because prior execution is running and concurrency policy is Forbid";
@@ -183,40 +185,45 @@ impl CronJobs {
         }
         let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": template["spec"]});
         match self.client.create(JOB.resource, &key.namespace, job).await {
-            Ok(_) => self.recorder.say(COMPONENT, about, "SuccessfulCreate", format!("Created job {name}")),
-            Err(error) if error.is_already_exists() => {}
-            Err(error) if ownership::is_terminating(&error) => return Ok(()),
+            Ok(made) => {
+                self.recorder.say(COMPONENT, about, "SuccessfulCreate", format!("Created job {name}"));
+                self.note_start(object, due, &made).await
+            }
+            // The next look finds it.
+            Err(error) if error.is_already_exists() => Err(error),
+            Err(error) if ownership::is_terminating(&error) => Ok(()),
             Err(error) => {
                 self.recorder.warn(COMPONENT, about, "FailedCreate", format!("Error creating job: {error}"));
-                return Err(error);
+                Err(error)
             }
         }
-        self.note_start(object, due).await
     }
 
-    async fn note_start(&self, object: &ObjectRef, due: i64) -> Result<()> {
-        self.write_status(object, |status, active| {
-            status["lastScheduleTime"] = text_of(due).into();
-            status["active"] = active;
-        })
-        .await
+    async fn note_start(&self, object: &ObjectRef, due: i64, job: &ObjectRef) -> Result<()> {
+        self.write_status(object, Some(job), |status| status["lastScheduleTime"] = text_of(due).into()).await
     }
 
-    /// Notes the jobs that run, and the last success.
+    /// Notes which jobs still run, and the last success.
     async fn note_finished(&self, object: &ObjectRef, value: &Value, jobs: &[(ObjectRef, Value)]) -> Result<()> {
-        let known: Vec<&str> =
-            value["status"]["active"].as_array().into_iter().flatten().filter_map(|r| r["uid"].as_str()).collect();
-        for (job, job_value) in jobs.iter().filter(|(o, _)| known.contains(&&*o.keys.uid)) {
-            if let Some(ok) = finished(job_value) {
-                let status = if ok { "Complete" } else { "Failed" };
-                let text = format!("Saw completed job: {}, condition: {status}", job.key.name);
-                self.recorder.say(COMPONENT, CRON_JOB.about(object), "SawCompletedJob", text);
+        let (started, about) = (started(value), CRON_JOB.about(object));
+        for (job, job_value) in jobs {
+            let name = &job.key.name;
+            match (started.contains(&&*job.keys.uid), finished(job_value)) {
+                (true, Some(ok)) => {
+                    let status = if ok { "Complete" } else { "Failed" };
+                    let text = format!("Saw completed job: {name}, condition: {status}");
+                    self.recorder.say(COMPONENT, about, "SawCompletedJob", text);
+                }
+                (false, None) => {
+                    let text = format!("Saw a job that the controller did not create or forgot: {name}");
+                    self.recorder.warn(COMPONENT, about, "UnexpectedJob", text);
+                }
+                _ => {}
             }
         }
         let successes = jobs.iter().filter(|(_, j)| finished(j) == Some(true));
         let last = successes.map(|(_, j)| seconds(&j["status"]["completionTime"])).max().unwrap_or(0);
-        self.write_status(object, |status, active| {
-            status["active"] = active;
+        self.write_status(object, None, |status| {
             if last > seconds(&status["lastSuccessfulTime"]) {
                 status["lastSuccessfulTime"] = text_of(last).into();
             }
@@ -224,55 +231,66 @@ impl CronJobs {
         .await
     }
 
-    async fn write_status(&self, object: &ObjectRef, change: impl Fn(&mut Value, Value) + Send + Sync) -> Result<()> {
+    /// Whether a job of the status is still under way.
+    fn runs(&self, object: &ObjectRef, reference: &Value) -> bool {
+        let name = reference["name"].as_str().unwrap_or_default();
+        let found = self.client.get(JOB.resource, &object.key.namespace, name);
+        let same = found.filter(|job| reference["uid"] == *job.keys.uid);
+        if same.is_none() {
+            let text = format!("Active job went missing: {name}");
+            self.recorder.say(COMPONENT, CRON_JOB.about(object), "MissingJob", text);
+        }
+        same.is_some_and(|job| finished(&job.value()).is_none())
+    }
+
+    /// Writes a status whose active jobs are those that are under way of the ones that were started, with one more.
+    async fn write_status(
+        &self,
+        object: &ObjectRef,
+        started: Option<&ObjectRef>,
+        change: impl Fn(&mut Value) + Send + Sync,
+    ) -> Result<()> {
         let key = &object.key;
-        let jobs = self.client.store().snapshot(&JOB.resource.into());
-        let running = jobs
-            .range(Some(&key.namespace), None)
-            .filter(|j| j.keys.owners.contains(&object.keys.uid) && finished(&j.value()).is_none());
-        let references: Vec<Value> = running
-            .map(|j| {
-                json!({"apiVersion": "batch/v1", "kind": "Job", "name": j.key.name, "namespace": j.key.namespace,
-                    "uid": j.keys.uid, "resourceVersion": j.revision.to_string()})
-            })
-            .collect();
+        let started = started.filter(|job| controller_of(&job.value()).is_some_and(|c| c.uid == object.keys.uid));
         let written = self.client.update_status(CRON_JOB.resource, &key.namespace, &key.name, |value| {
             if value["metadata"]["uid"] != *object.keys.uid {
                 return Err(unchanged());
             }
-            let uids = |list: &Value| -> Vec<Value> {
-                list.as_array().into_iter().flatten().map(|r| r["uid"].clone()).collect()
-            };
-            let references = Value::from(references.clone());
-            // A job's new version alone is no news.
-            let active = match uids(&references) == uids(&value["status"]["active"]) {
-                true => value["status"]["active"].clone(),
-                false => references,
-            };
+            let listed = value["status"]["active"].as_array().into_iter().flatten();
+            let mut active: Vec<Value> = listed.filter(|job| self.runs(object, job)).cloned().collect();
+            if let Some(job) = started.filter(|job| !active.iter().any(|known| known["uid"] == *job.keys.uid)) {
+                active.push(json!({"apiVersion": "batch/v1", "kind": "Job", "name": job.key.name,
+                    "namespace": job.key.namespace, "uid": job.keys.uid,
+                    "resourceVersion": job.revision.to_string()}));
+            }
             if !value["status"].is_object() {
                 value["status"] = json!({});
             }
-            change(&mut value["status"], active);
-            if value["status"]["active"].as_array().is_none_or(Vec::is_empty) {
-                drop(value["status"].as_object_mut().and_then(|s| s.remove("active")));
+            change(&mut value["status"]);
+            match active.is_empty() {
+                true => drop(value["status"].as_object_mut().and_then(|s| s.remove("active"))),
+                false => value["status"]["active"] = active.into(),
             }
             Ok(())
         });
         ownership::done(written.await.map(|_| ())).map(|_| ())
     }
 
-    /// Deletes the oldest of too many jobs that are over.
-    async fn clean_up(&self, object: &ObjectRef, value: &Value, jobs: &[(ObjectRef, Value)]) -> Result<()> {
+    /// Deletes the oldest of too many jobs that are over. One that has to stay is told of, and keeps nothing else from
+    /// being done.
+    async fn clean_up(&self, object: &ObjectRef, value: &Value, jobs: &[(ObjectRef, Value)]) {
         for (ok, limit) in [(true, "successfulJobsHistoryLimit"), (false, "failedJobsHistoryLimit")] {
             let default = if ok { 3 } else { 1 };
             let keep = usize::try_from(value["spec"][limit].as_i64().unwrap_or(default)).unwrap_or(0);
             let mut over: Vec<&(ObjectRef, Value)> = jobs.iter().filter(|(_, j)| finished(j) == Some(ok)).collect();
             over.sort_by_key(|(o, j)| (seconds(&j["status"]["startTime"]), o.key.name.clone()));
             for (job, _) in over.iter().take(over.len().saturating_sub(keep)) {
-                self.remove(object, job).await?;
+                if let Err(error) = self.remove(object, job).await {
+                    let text = format!("Deleted job: {error}");
+                    self.recorder.warn(COMPONENT, CRON_JOB.about(object), "FailedDelete", text);
+                }
             }
         }
-        Ok(())
     }
 
     async fn remove(&self, object: &ObjectRef, job: &ObjectRef) -> Result<()> {
@@ -286,6 +304,12 @@ impl CronJobs {
         );
         Ok(())
     }
+}
+
+/// The jobs that the controller started itself and has not seen the end of, by their uids: whoever makes another one in
+/// its name looks after it.
+fn started(value: &Value) -> Vec<&str> {
+    value["status"]["active"].as_array().into_iter().flatten().filter_map(|job| job["uid"].as_str()).collect()
 }
 
 fn text_of(seconds: i64) -> String {
