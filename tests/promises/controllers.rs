@@ -55,9 +55,11 @@ impl Cluster {
     /// index of a job that an annotation names.
     fn play_agent(&self, namespace: &str) {
         // A node that says nothing for long is given up. There may be none yet.
-        let beat = format!("beat={:?}", std::time::SystemTime::now());
-        let beat: String = beat.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '=').collect();
-        let _ = self.0.kubectl(&["annotate", "nodes", "--all", "--overwrite", &beat]);
+        let now = proto::time::Timestamp::now().to_seconds_text();
+        let beat = json!({"status": {"conditions": [{"type": "Ready", "lastHeartbeatTime": now}]}});
+        for node in self.run(&["get", "nodes", "-o", "name"]).lines() {
+            let _ = self.0.kubectl(&["patch", node, "--subresource=status", "-p", &beat.to_string()]);
+        }
         for pod in self.items(&["get", "pods", "-n", namespace]) {
             let name = pod["metadata"]["name"].as_str().expect("pods have names");
             if pod["metadata"]["deletionTimestamp"].is_string() {
@@ -496,6 +498,30 @@ fn jobs_daemons_and_stateful_sets_run() {
         let pods = c.items(&["get", "pods", "-l", "app=sts"]);
         pods.len() == 3 && pods.iter().all(|p| p["spec"]["containers"][0]["image"] == "localhost/a:2")
     });
+    // A set that is made once more, for what cannot be changed of it, takes over what the first one left behind as it is.
+    let uids = |c: &Cluster| {
+        let pods = c.items(&["get", "pods", "-l", "app in (ds,sts)", "--sort-by=.metadata.name"]);
+        pods.iter().map(|p| p["metadata"]["uid"].to_string()).collect::<Vec<_>>()
+    };
+    let (before, revisions) = (uids(&cluster), cluster.items(&["get", "controllerrevisions"]).len());
+    let sets = ["daemonset/ds", "statefulset/sts"].map(|set| {
+        let mut object = cluster.json(&["get", set]);
+        object.as_object_mut().expect("an object").remove("status");
+        object["metadata"] = json!({"name": object["metadata"]["name"]});
+        object
+    });
+    cluster.run(&["delete", "daemonset/ds", "statefulset/sts", "--cascade=orphan"]);
+    sets.iter().for_each(|set| cluster.apply(set));
+    cluster.wait("orphans are taken in", "default", |c| {
+        let objects = c.items(&["get", "pods,controllerrevisions"]);
+        let owned = objects.iter().all(|o| o["metadata"]["ownerReferences"].is_array());
+        let numbers = |set: &str| c.json(&["get", set])["status"].take();
+        owned
+            && numbers("daemonset/ds")["updatedNumberScheduled"] == 2
+            && numbers("statefulset/sts")["updatedReplicas"] == 3
+    });
+    assert_eq!(uids(&cluster), before, "nothing is restarted");
+    assert_eq!(cluster.items(&["get", "controllerrevisions"]).len(), revisions);
     cluster.run(&["delete", "daemonset,statefulset", "--all", "--wait=false"]);
     cluster.wait("nothing is left", "default", |c| c.items(&["get", "pods,controllerrevisions"]).is_empty());
 }

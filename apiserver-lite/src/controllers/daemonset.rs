@@ -140,7 +140,7 @@ impl DaemonSets {
             return Ok(None);
         }
         let pods = history::claim_pods(&self.client, DAEMON_SET, &set, &selector, &self.pods, |_| true).await?;
-        let mut revisions = history::list(&self.client, &set);
+        let mut revisions = history::claim(&self.client, DAEMON_SET, &set, &selector).await?;
         if set.keys.deleting {
             return Ok(None);
         }

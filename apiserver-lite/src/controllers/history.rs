@@ -62,6 +62,30 @@ pub fn list(client: &Client, owner: &ObjectRef) -> Vec<Revision> {
     out
 }
 
+/// The revisions of a workload, those that match and have no owner taken in: what an earlier one of its name left behind,
+/// whose pods are taken in as well.
+///
+/// # Errors
+/// As an update.
+pub async fn claim(
+    client: &Client,
+    kind: OwnerKind,
+    owner: &ObjectRef,
+    selector: &LabelSelector,
+) -> Result<Vec<Revision>> {
+    let snapshot = client.store().snapshot(&REVISIONS.into());
+    let orphans = snapshot.range(Some(&owner.key.namespace), None).filter(|revision| {
+        selector.matches(&revision.keys.labels)
+            && !revision.keys.deleting
+            && controller_of(&revision.value()).is_none()
+            && !owner.keys.deleting
+    });
+    for orphan in orphans {
+        ownership::adopt(client, kind, owner, REVISIONS, orphan).await?;
+    }
+    Ok(list(client, owner))
+}
+
 /// The revision of the current template, made or brought to the front where need be.
 ///
 /// # Errors

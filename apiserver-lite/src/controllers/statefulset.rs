@@ -114,7 +114,7 @@ impl StatefulSets {
         if set.keys.deleting {
             return Ok(None);
         }
-        let mut revisions = history::list(&self.client, &set);
+        let mut revisions = history::claim(&self.client, STATEFUL_SET, &set, &selector).await?;
         let update = history::current(&self.client, STATEFUL_SET, &set, &value, &mut revisions).await?;
         let said = value["status"]["currentRevision"].as_str().unwrap_or_default();
         let current = revisions.iter().find(|r| r.name() == said).cloned().unwrap_or_else(|| update.clone());
