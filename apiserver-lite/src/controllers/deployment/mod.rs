@@ -89,7 +89,7 @@ impl Work {
     /// Pods above the wanted number, and below it, that a rollout may have.
     fn slack(&self) -> (i64, i64) {
         if !self.rolling() || self.replicas() == 0 {
-            return (0, if self.rolling() { 0 } else { self.replicas() });
+            return (0, 0);
         }
         let bounds = &self.value["spec"]["strategy"]["rollingUpdate"];
         let surge = ownership::number_or_percent(&bounds["maxSurge"], self.replicas(), true);
