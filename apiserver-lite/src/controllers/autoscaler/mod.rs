@@ -107,7 +107,9 @@ impl Autoscaler {
         let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
         let set = self.client.server().resources.current();
         let scaled = |r: &&Arc<Resource>| r.subresource("scale").is_some();
-        let found = set.by_kind(group, version, text("kind"));
+        // A version that is no longer served stands for those that are.
+        let any = || set.all().iter().find(|r| *r.group == *group && *r.kind == *text("kind") && scaled(r)).cloned();
+        let found = set.by_kind(group, version, text("kind")).or_else(any);
         let resource = found.as_ref().filter(scaled).ok_or_else(|| {
             let kind = text("kind");
             format!("no matches for kind {} in group {}", crate::status::quote(kind), crate::status::quote(group))
