@@ -200,6 +200,7 @@ impl Controller for AttachDetach {
         // Its agent says first that it uses a volume, and looks then whether it is shown: one of both sees the other.
         let now = self.client.get("nodes", "", node).map(|n| n.value());
         let mut kept = false;
+        let mut refused = Ok(());
         for (name, unique, is_attached, unused) in leaving {
             if now.as_ref().and_then(|now| hold(now, &unique, unused)).is_some() {
                 if is_attached {
@@ -208,7 +209,9 @@ impl Controller for AttachDetach {
                 }
                 continue;
             }
-            done(self.client.delete(ATTACHMENTS, "", name, &DeleteOptions::default()).await)?;
+            let deleted = done(self.client.delete(ATTACHMENTS, "", name, &DeleteOptions::default()).await);
+            // One that has to stay keeps no other one attached.
+            refused = refused.and(deleted.map(|_| ()));
         }
         if kept {
             self.show(node, attached).await?;
@@ -217,7 +220,7 @@ impl Controller for AttachDetach {
             true => self.waiting.insert(node.clone()),
             false => self.waiting.remove(node),
         };
-        Ok(again)
+        refused.map(|()| again)
     }
 }
 
