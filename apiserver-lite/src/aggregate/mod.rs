@@ -98,7 +98,7 @@ fn name_user(headers: &mut HeaderMap, user: &User) {
         headers.remove(key);
     }
     let mut add = |name: &str, value: &str| {
-        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
+        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_bytes(value.as_bytes())) {
             headers.append(name, value);
         }
     };
