@@ -310,8 +310,9 @@ mod tests {
             "spec": {"template": template}});
         let made = create(&server, &resource("batch", "jobs"), "default", job, &options, &user).await;
         let made = made.expect("it is new");
-        assert_eq!(made.value()["metadata"]["labels"], json!({"team": "a"}));
-        assert_eq!(owners(&made)[0]["f:metadata"], json!({"f:labels": {".": {}, "f:team": {}}}));
+        // A job is found by what its pods are found by.
+        let labels = made.value()["metadata"]["labels"].take();
+        assert_eq!((&labels["team"], &labels["job-name"]), (&"a".into(), &"j".into()));
     }
 
     #[tokio::test]
