@@ -103,8 +103,13 @@ fn broken(random: &mut Random, kept: &[Vec<u8>], words: &[&str]) -> Vec<u8> {
 
 /// Feeds a parser. `words` are what its language is made of.
 fn feed(parser: &str, words: &[&str], check: impl Fn(&[u8])) {
+    feed_part(1, parser, words, check);
+}
+
+/// The same for one of so many parts of the time: where a test has several corpora.
+fn feed_part(parts: u32, parser: &str, words: &[&str], check: impl Fn(&[u8])) {
     let seed = setting("FUZZ_SEED", 0x5eed);
-    let until = Instant::now() + Duration::from_secs(setting("FUZZ_SECONDS", 0));
+    let until = Instant::now() + Duration::from_secs(setting("FUZZ_SECONDS", 0)) / parts;
     let kept = corpus(parser);
     let mut random = Random::new(seed);
     let one = |input: &[u8]| {
