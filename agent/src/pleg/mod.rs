@@ -1,14 +1,16 @@
 //! Pod lifecycle events: what the runtime has, and when it changes.
 //!
 //! [`watch`] tells of every pod whose sandboxes or containers changed. With a runtime that streams events a change is
-//! told at once and the lists are compared rarely; without, the lists are compared every second while things move and
-//! less often when nothing has for a while. Where something was done to a pod ([`Nudge`]) they are compared soon, once for
-//! all that was done since the last time. A runtime that cannot be reached is asked again with growing pauses.
+//! told at once, and where no event is lost the lists are compared rarely; otherwise they are compared every second while
+//! things move and less often when nothing has for a while. Where something was done to a pod ([`Nudge`]) they are
+//! compared soon, once for all that was done since the last time. A runtime that cannot be reached is asked again with
+//! growing pauses.
 //!
 //! What was seen last stays known ([`Latest`]), so that whoever knows a pod need not ask the runtime whether it still is so.
 
 pub mod observed;
 pub mod parts;
+mod runtime_events;
 mod termination_message;
 
 use std::collections::{BTreeMap, HashMap};
@@ -27,13 +29,14 @@ use crate::pod::labels::{self, owner_by};
 
 pub use parts::Latest;
 use parts::{Part, Parts, Seen};
+use runtime_events::StreamEvent;
 
 /// The kubelet's pace.
 const BUSY: Duration = Duration::from_secs(1);
 /// When nothing has moved for [`CALM_AFTER`]: a crash is noticed this late at worst.
 const CALM: Duration = Duration::from_secs(2);
 const CALM_AFTER: Duration = Duration::from_secs(30);
-/// With a live stream of events, and with nothing in the runtime at all.
+/// With a stream that tells of all that happens, and with nothing in the runtime at all.
 const STREAMED: Duration = Duration::from_secs(60);
 const EMPTY: Duration = Duration::from_secs(30);
 const LAST_RETRY: Duration = Duration::from_secs(5);
@@ -114,11 +117,12 @@ fn due_after_nudge(due: Instant, last_look: Option<Instant>, now: Instant) -> In
 /// Watches the runtime until the receiver is gone, and keeps `latest` as it is.
 pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge, latest: Latest) {
     let (streamed, mut stream_events) = mpsc::channel(256);
-    let stream = tokio::spawn(follow_stream(cri.clone(), streamed));
+    let stream = tokio::spawn(runtime_events::follow(cri.clone(), streamed));
     // However this ends, nobody notices any more.
     let _watching = cri.moves().watching();
     let mut known: BTreeMap<RuntimePod, Parts> = BTreeMap::new();
     let (mut first, mut moved) = (true, Instant::now());
+    // Live is a stream that tells of all that happens.
     let (mut live, mut retry) = (false, Duration::from_millis(100));
     // When all is compared next. A nudge may bring it nearer, and never puts it off: somebody may nudge without end.
     let mut due = Instant::now();
@@ -140,8 +144,8 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge, la
                 continue;
             }
             event = stream_events.recv(), if streams => match event {
-                Some(StreamEvent::Alive(alive)) => {
-                    live = alive;
+                Some(StreamEvent::Complete(complete)) => {
+                    live = complete;
                     // What happened before or between streams is found by comparing.
                     due = Instant::now();
                     continue;
@@ -273,61 +277,6 @@ async fn report(
     events.send(Event::Listed(now.keys().cloned().collect())).await
 }
 
-enum StreamEvent {
-    Alive(bool),
-    /// Something of a pod has moved: what it told, or that something has gone.
-    Pod(String, Option<Parts>),
-}
-
-/// What an event says of its pod; `None` for what it does not say: what has gone. Beside the container that it is about it
-/// tells of all in one sandbox.
-fn parts_of(event: &cri::ContainerEventResponse) -> Option<Parts> {
-    if event.container_event_type() == cri::ContainerEventType::ContainerDeletedEvent {
-        return None;
-    }
-    let sandbox = event.pod_sandbox_status.as_ref()?;
-    let containers = event.containers_statuses.iter().map(|c| Part::new(&c.id, c.state));
-    Some(parts::parts(containers.chain([Part::new(&sandbox.id, sandbox.state)]).collect()))
-}
-
-/// Follows the runtime's own events while it has any; ends for good where it does not know the call.
-async fn follow_stream(cri: CriClient, events: mpsc::Sender<StreamEvent>) {
-    let mut pause = Duration::from_secs(1);
-    loop {
-        match cri.container_events().await {
-            Ok(mut stream) => {
-                metrics::EVENTED_PLEG_CONNECTIONS.inc(&[]);
-                if events.send(StreamEvent::Alive(true)).await.is_err() {
-                    return;
-                }
-                while let Ok(Some(event)) = stream.message().await {
-                    // Also where it does not say of which pod.
-                    cri.moves().stir();
-                    pause = Duration::from_secs(1);
-                    let told = parts_of(&event);
-                    let status = event.pod_sandbox_status.unwrap_or_default();
-                    let uid = status.metadata.map(|m| m.uid).or_else(|| status.labels.get(labels::POD_UID).cloned());
-                    if let Some(uid) = uid.filter(|u| !u.is_empty())
-                        && events.send(StreamEvent::Pod(uid, told)).await.is_err()
-                    {
-                        return;
-                    }
-                }
-                if events.send(StreamEvent::Alive(false)).await.is_err() {
-                    return;
-                }
-            }
-            Err(e) if e.is_unimplemented() => return,
-            Err(error) => {
-                metrics::EVENTED_PLEG_ERRORS.inc(&[]);
-                tracing::debug!(%error, "no stream of events from the runtime");
-            }
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(60));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -346,25 +295,6 @@ mod tests {
         assert!(!nudge.take_anywhere());
         nudge.clone().nudge();
         assert!(nudge.take_anywhere() && !nudge.take_anywhere());
-    }
-
-    #[test]
-    fn an_event_tells_what_there_is_and_not_what_has_gone() {
-        let sandbox = cri::PodSandboxStatus { id: "s".into(), ..Default::default() };
-        let running = cri::ContainerState::ContainerRunning as i32;
-        let container = cri::ContainerStatus { id: "c".into(), state: running, ..Default::default() };
-        let of = |kind: cri::ContainerEventType, sandbox: Option<&cri::PodSandboxStatus>| {
-            parts_of(&cri::ContainerEventResponse {
-                container_event_type: kind as i32,
-                pod_sandbox_status: sandbox.cloned(),
-                containers_statuses: vec![container.clone()],
-                ..Default::default()
-            })
-        };
-        let all = parts::parts(vec![Part::new("c", running), Part::new("s", 0)]);
-        assert_eq!(of(cri::ContainerEventType::ContainerStartedEvent, Some(&sandbox)), Some(all));
-        assert_eq!(of(cri::ContainerEventType::ContainerDeletedEvent, Some(&sandbox)), None);
-        assert_eq!(of(cri::ContainerEventType::ContainerStoppedEvent, None), None);
     }
 
     #[test]

@@ -55,12 +55,13 @@ fn count(pod: &Pod, places: &Places, given_up: &GivenUp, layers: &HashMap<(Strin
     let (uid, own) = (pod.uid(), places.root_dir.join("pods").join(pod.uid()));
     let volumes = pod.spec().volumes.iter().filter_map(|volume| {
         let source = volume.volume_source.as_ref()?;
-        let plugin = match source {
-            s if s.empty_dir.is_some() => "kubernetes.io~empty-dir",
-            s if s.config_map.is_some() => "kubernetes.io~configmap",
+        let place = |plugin: &str| own.join("volumes").join(plugin).join(&volume.name);
+        let found = match source {
+            s if s.empty_dir.is_some() => places.walks.look_awhile(&place("kubernetes.io~empty-dir"), given_up).0,
+            s if s.config_map.is_some() => held(&place("kubernetes.io~configmap")),
             _ => return None,
         };
-        Some((volume.name.clone(), held(&own.join("volumes").join(plugin).join(&volume.name))?))
+        Some((volume.name.clone(), found?))
     });
     let logs = crate::pod::sandbox_config::log_directory(pod, &places.pod_logs_dir);
     let containers = pod.spec().containers.iter().chain(&pod.spec().init_containers).map(|container| {

@@ -10,10 +10,12 @@ mod cgroup;
 mod detail;
 mod disk_usage;
 mod exposition;
+mod file_systems;
 mod files;
 mod left;
 mod local_storage;
 mod logs;
+mod mounted;
 mod network;
 mod processes;
 mod running;
@@ -147,6 +149,8 @@ pub struct Stats {
     /// The cgroup of everything.
     root: Cgroup,
     logs: Arc<logs::Looked>,
+    /// Those of the volumes that may hang.
+    file_systems: file_systems::FileSystems,
     found: Arc<Mutex<HashMap<String, Arc<Found>>>>,
     /// When somebody asked last, as long as files are kept open for him.
     asked: Arc<Mutex<Option<Instant>>>,
@@ -175,6 +179,7 @@ impl Stats {
             pods_have_cgroups,
             root: Cgroup::root(),
             logs: Arc::default(),
+            file_systems: file_systems::FileSystems::default(),
             found: Arc::default(),
             asked: Arc::default(),
             before: Mutex::default(),
@@ -199,11 +204,16 @@ impl Stats {
         };
         let layers =
             if only_cpu_and_memory { HashMap::new() } else { self.layers(|container| Some(container.id)).await };
+        let file_systems = match only_cpu_and_memory {
+            true => HashMap::new(),
+            false => self.file_systems.of_pods(&self.places.root_dir, &pods).await,
+        };
         // Counting in large folders ends with this question.
         let asker = Asker::default();
         let (places, given_up) = (self.places.clone(), asker.given_up());
         let build = move || {
-            summary::build(&places, &given_up, &pods, &measured, image_fs.as_ref(), &layers, only_cpu_and_memory)
+            let looked = summary::Looked { images: image_fs.as_ref(), layers: &layers, file_systems: &file_systems };
+            summary::build(&places, &given_up, &pods, &measured, &looked, only_cpu_and_memory)
         };
         if only_cpu_and_memory {
             return Ok(build());

@@ -1,7 +1,7 @@
 //! The answer of `/stats/summary`: stats API v1alpha1, in its own order of fields.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use proto::cri::ImageFsInfoResponse;
@@ -11,6 +11,7 @@ use crate::csi::usage::Usage as DriverUsage;
 
 use super::cgroup::Psi;
 use super::disk_usage::{GivenUp, Held};
+use super::file_systems::Look;
 use super::network::{self, Network};
 use super::volumes;
 use super::{Found, Measured, Places, PodFound, container_key, node_key, own_key, pod_key, pods_key, sandbox_key};
@@ -190,6 +191,14 @@ pub struct Fs {
     pub inodes_used: u64,
 }
 
+impl Fs {
+    /// The same where only what a part of it holds is to be told.
+    pub(super) fn holding(mut self, used: Held) -> Self {
+        (self.used_bytes, self.inodes_used) = (used.bytes, used.inodes);
+        self
+    }
+}
+
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuntimeStats {
@@ -211,13 +220,20 @@ pub struct Processes {
     pub process_count: u64,
 }
 
+/// What was asked of others before.
+pub(super) struct Looked<'a> {
+    pub images: Option<&'a ImageFsInfoResponse>,
+    pub layers: &'a HashMap<String, Held>,
+    /// Those of volumes that may hang, by place.
+    pub file_systems: &'a HashMap<PathBuf, Look>,
+}
+
 pub(super) fn build(
     places: &Places,
     given_up: &GivenUp,
     pods: &BTreeMap<String, PodFound>,
     measured: &HashMap<String, Measured>,
-    images: Option<&ImageFsInfoResponse>,
-    layers: &HashMap<String, Held>,
+    &Looked { images, layers, file_systems }: &Looked<'_>,
     only_cpu_and_memory: bool,
 ) -> Summary {
     let now = proto::time::Timestamp::now().to_seconds_text();
@@ -262,7 +278,8 @@ pub(super) fn build(
             return volumes::Told::default();
         }
         let folder = places.root_dir.join("pods").join(uid).join("volumes");
-        volumes::of_pod(&folder, places.drivers.usages.file_systems_of_pod(uid), &now, &places.walks, given_up)
+        let named = places.drivers.usages.file_systems_of_pod(uid);
+        volumes::of_pod(&folder, named, file_systems, &now, (&places.walks, given_up))
     };
     let storage = |containers: &[ContainerStats], volumes: &[VolumeStats]| {
         if only_cpu_and_memory {
@@ -408,9 +425,7 @@ fn usage(measured: &Measured, now: &str) -> Usage {
 /// The file system at a path; `used` where somebody knows the share of one part of it.
 /// What is held of the file system that the path is on.
 pub(super) fn local(used: Held, path: &Path, now: &str) -> Option<Fs> {
-    let mut fs = disk(path, now, Some(used.bytes))?;
-    fs.inodes_used = used.inodes;
-    Some(fs)
+    Some(disk(path, now, None)?.holding(used))
 }
 
 pub(super) fn disk(path: &Path, now: &str, used: Option<u64>) -> Option<Fs> {

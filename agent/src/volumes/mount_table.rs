@@ -1,5 +1,6 @@
 //! What is mounted, as the kernel tells it in `/proc/self/mountinfo`.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ fn read(table: &Path) -> Result<Vec<u8>, String> {
 }
 
 /// The name that the kernel has for a place. The place itself is not touched: what is mounted there may not answer.
-fn real_place(path: &Path) -> PathBuf {
+pub fn real_place(path: &Path) -> PathBuf {
     let parent = path.parent().and_then(|p| std::fs::canonicalize(p).ok());
     parent.zip(path.file_name()).map_or_else(|| path.to_owned(), |(parent, name)| parent.join(name))
 }
@@ -117,6 +118,21 @@ fn bound_below(table: &[u8], path: &Path, folder: &Path) -> bool {
     mounts.iter().enumerate().any(|(at, mount)| at != of && is_same(mount) && mount.2.starts_with(folder))
 }
 
+/// Each place where something is mounted, and the device number of its file system.
+///
+/// # Errors
+/// The mount table cannot be read: nobody can tell.
+pub fn devices(table: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>, String> {
+    Ok(devices_of(&read(table)?))
+}
+
+/// The last mount of a place hides those before it.
+fn devices_of(table: &[u8]) -> BTreeMap<PathBuf, Vec<u8>> {
+    let device = |line: &[u8]| line.split(|b| *b == b' ').nth(2).unwrap_or_default().to_vec();
+    let lines = table.split(|b| *b == b'\n').filter(|line| !line.is_empty());
+    mount_points(table).zip(lines.map(device)).collect()
+}
+
 /// Mounts of one file system have one device number, the third field.
 fn also_below(table: &[u8], path: &Path, folder: &Path) -> bool {
     let device = |line: &[u8]| line.split(|b| *b == b' ').nth(2).map(<[u8]>::to_vec);
@@ -178,6 +194,14 @@ mod tests {
         let table = b"36 35 98:0 /m /mnt/a\\040b\\134 rw,noatime master:1 - ext3 /dev/root rw\n37 35 0:4 / /proc rw - proc proc rw\n";
         let points: Vec<_> = mount_points(table).collect();
         assert_eq!(points, [PathBuf::from("/mnt/a b\\"), PathBuf::from("/proc")]);
+    }
+
+    #[test]
+    fn a_place_has_the_device_of_its_last_mount() {
+        let table = b"36 35 98:0 / /a\\040b rw - ext4 /dev/a rw\n37 35 98:1 / /b rw - ext4 /dev/b rw\n\
+            38 35 0:44 / /b rw - nfs server:/x rw\n";
+        let of = |(place, device): (&str, &str)| (PathBuf::from(place), device.as_bytes().to_vec());
+        assert_eq!(devices_of(table), [("/a b", "98:0"), ("/b", "0:44")].map(of).into());
     }
 
     #[test]
