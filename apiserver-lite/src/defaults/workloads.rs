@@ -41,7 +41,12 @@ pub(super) fn apply(plural: &str, object: &mut Object, gated: Defaults) {
             template(spec);
         }
         "statefulsets" => stateful_set(spec, gated),
-        "jobs" => job(spec),
+        "jobs" => {
+            job(spec);
+            if let Some(labels) = super::template_labels(spec) {
+                super::labels_like(object, labels);
+            }
+        }
         "cronjobs" => {
             set(spec, "concurrencyPolicy", "Allow");
             set(spec, "suspend", false);
@@ -166,6 +171,21 @@ mod tests {
         );
         let named = defaulted("statefulsets", json!({"updateStrategy": {"type": "RollingUpdate"}}));
         assert_eq!(named["updateStrategy"], json!({"type": "RollingUpdate"}));
+    }
+
+    /// They came only when the job was stored, and then with those that its pods get on the way.
+    #[test]
+    fn a_job_without_labels_has_those_of_its_template_at_once() {
+        let labels = |own: Value, of_pods: Value| {
+            let mut job = json!({"metadata": {"labels": own}, "spec": {"template": {"metadata": {"labels": of_pods}}}});
+            apply("jobs", job.as_object_mut().unwrap(), Defaults::default());
+            job["metadata"]["labels"].take()
+        };
+        let team = json!({"team": "a"});
+        assert_eq!(labels(Value::Null, team.clone()), team);
+        assert_eq!(labels(json!({}), team.clone()), team);
+        assert_eq!(labels(json!({"own": "b"}), team), json!({"own": "b"}));
+        assert_eq!(labels(Value::Null, json!({})), Value::Null);
     }
 
     #[test]

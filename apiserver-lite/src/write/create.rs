@@ -310,9 +310,10 @@ mod tests {
             "spec": {"template": template}});
         let made = create(&server, &resource("batch", "jobs"), "default", job, &options, &user).await;
         let made = made.expect("it is new");
-        // A job is found by what its pods are found by.
+        // A job is found by what its pods are found by; what is made up for it is nobody's.
         let labels = made.value()["metadata"]["labels"].take();
         assert_eq!((&labels["team"], &labels["job-name"]), (&"a".into(), &"j".into()));
+        assert_eq!(owners(&made)[0]["f:metadata"], json!({"f:labels": {".": {}, "f:team": {}}}));
     }
 
     #[tokio::test]

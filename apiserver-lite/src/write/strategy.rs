@@ -322,14 +322,16 @@ fn job_labels(value: &mut Value) {
         }
     };
     let (uid, name) = (value["metadata"]["uid"].clone(), value["metadata"]["name"].clone());
+    // Who said no labels has those of the pods, and whatever comes to them.
+    let own = &value["metadata"]["labels"];
+    let shares = own.as_object().is_none_or(Map::is_empty) || *own == value["spec"]["template"]["metadata"]["labels"];
     let labels = &mut value["spec"]["template"]["metadata"]["labels"];
     for (key, text) in [("controller-uid", &uid), ("job-name", &name)] {
         fill(&mut labels[key], text);
         fill(&mut labels[format!("batch.kubernetes.io/{key}")], text);
     }
     fill(&mut value["spec"]["selector"]["matchLabels"]["batch.kubernetes.io/controller-uid"], &uid);
-    // Who said no labels at all has those of the pods, from the next time on that it is read.
-    if value["metadata"]["labels"].as_object().is_none_or(Map::is_empty) {
+    if shares {
         value["metadata"]["labels"] = value["spec"]["template"]["metadata"]["labels"].clone();
     }
 }
