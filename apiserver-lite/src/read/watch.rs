@@ -68,6 +68,7 @@ pub async fn watch(server: &Arc<ApiServer>, request: &Request, resource: &Arc<Re
         encoder,
         counted,
         closing,
+        closes: false,
         ready,
         events: Vec::new(),
         sent,
@@ -152,6 +153,8 @@ struct State {
     counted: crate::metrics::Sent,
     /// Ends the stream when what it was begun for is served no more as it was.
     closing: Option<Closing>,
+    /// All that happened before the definition changed is in `ready`.
+    closes: bool,
     /// Not yet sent.
     ready: VecDeque<Next>,
     events: Vec<EventRef>,
@@ -170,7 +173,9 @@ impl State {
         loop {
             if let Some(last) = self.closing.as_ref().and_then(Closing::last) {
                 // What comes later may be of a version that this stream knows nothing of.
-                self.take_until(last);
+                if !std::mem::replace(&mut self.closes, true) {
+                    self.take_until(last);
+                }
                 if self.ready.is_empty() {
                     ended(&mut self.closing).await;
                     return None;
@@ -195,7 +200,8 @@ impl State {
             let wake = if self.bookmarks { self.next_bookmark.min(self.ends) } else { self.ends };
             tokio::select! {
                 biased;
-                () = ended(&mut self.closing) => return None,
+                // What came before that is still to be told.
+                () = ended(&mut self.closing) => {}
                 waited = self.watcher.next(&mut self.events) => self.take(waited.err()),
                 () = tokio::time::sleep_until(wake) => {
                     if self.bookmarks {
@@ -256,7 +262,12 @@ impl State {
         while let Ok(true) = self.watcher.ready(&mut self.events) {
             self.take(None);
         }
-        self.ready.retain(|next| !matches!(next, Next::Event(event) if event.revision > last));
+        self.ready.retain(|next| match next {
+            Next::Event(event) => event.revision <= last,
+            Next::Added(object) => object.revision <= last,
+            Next::Bookmark { revision, .. } => *revision <= last,
+            Next::Error(_) => true,
+        });
     }
 
     fn bookmark(&mut self) {
@@ -481,6 +492,7 @@ mod tests {
             encoder,
             counted: server.metrics.watch(resource),
             closing,
+            closes: false,
             ready: VecDeque::new(),
             events: Vec::new(),
             sent,
@@ -532,6 +544,15 @@ mod tests {
         assert!(nothing.is_err(), "the next state is not served yet");
         drop(keeper);
         assert_eq!(state.next().await, None);
+        let keeper = crate::crd::Keeper::default();
+        let mut waits = following(&server, &resource, "", Some(keeper.closing()));
+        let ends = async {
+            let last = client.create("configmaps", "default", map("at-once")).await.expect("a map");
+            keeper.begin(last.revision);
+            drop(keeper);
+        };
+        let (event, ()) = tokio::join!(told(&mut waits), ends);
+        assert_eq!((&event["object"]["metadata"]["name"], waits.next().await), (&"at-once".into(), None));
         let mut idle = following(&server, &resource, "", Some(crate::crd::Keeper::default().closing()));
         assert_eq!(idle.next().await, None, "who comes too late comes again");
     }
