@@ -75,10 +75,11 @@ pub async fn claim(
 ) -> Result<Vec<Revision>> {
     let snapshot = client.store().snapshot(&REVISIONS.into());
     let orphans = snapshot.range(Some(&owner.key.namespace), None).filter(|revision| {
-        selector.matches(&revision.keys.labels)
+        !owner.keys.deleting
             && !revision.keys.deleting
+            && !revision.keys.owners.contains(&owner.keys.uid)
+            && selector.matches(&revision.keys.labels)
             && controller_of(&revision.value()).is_none()
-            && !owner.keys.deleting
     });
     for orphan in orphans {
         ownership::adopt(client, kind, owner, REVISIONS, orphan).await?;
