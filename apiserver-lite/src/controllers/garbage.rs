@@ -284,7 +284,9 @@ impl Garbage {
             Err(error) if error.is_conflict() => {
                 let owners = |object: &ObjectRef| object.value()["metadata"]["ownerReferences"].take();
                 let now = self.client.get(resource, &object.key.namespace, &object.key.name);
-                match now.is_some_and(|now| owners(&now) == owners(object)) {
+                // A webhook that calls its refusal a conflict is not asked twice.
+                let is_changed = |now: &ObjectRef| now.revision != object.revision;
+                match now.filter(is_changed).is_some_and(|now| owners(&now) == owners(object)) {
                     true => self.client.delete_object(resource, object, options).await,
                     // It is looked at again.
                     false => Err(error),
