@@ -156,11 +156,12 @@ impl CronJobs {
         let (key, about) = (&object.key, CRON_JOB.about(object));
         let name = format!("{}-{}", key.name, due / 60);
         if let Some(found) = self.client.get(JOB.resource, &key.namespace, &name) {
-            return self.note_start(object, due, &found).await;
+            return self.note_start(object, due, &found, &[]).await;
         }
         let started = started(value);
         let runs = |(job, value): &&(ObjectRef, Value)| finished(value).is_none() && started.contains(&&*job.keys.uid);
         let active: Vec<&ObjectRef> = jobs.iter().filter(runs).map(|(job, _)| job).collect();
+        let mut replaced = Vec::new();
         match value["spec"]["concurrencyPolicy"].as_str() {
             Some("Forbid") if !active.is_empty() => {
                 let text = "Not starting job because prior execution is running and concurrency policy is Forbid";
@@ -170,6 +171,7 @@ impl CronJobs {
             Some("Replace") => {
                 for job in active {
                     self.remove(object, job).await?;
+                    replaced.push(&*job.keys.uid);
                 }
             }
             _ => {}
@@ -187,7 +189,7 @@ impl CronJobs {
         match self.client.create(JOB.resource, &key.namespace, job).await {
             Ok(made) => {
                 self.recorder.say(COMPONENT, about, "SuccessfulCreate", format!("Created job {name}"));
-                self.note_start(object, due, &made).await
+                self.note_start(object, due, &made, &replaced).await
             }
             // The next look finds it.
             Err(error) if error.is_already_exists() => Err(error),
@@ -199,8 +201,10 @@ impl CronJobs {
         }
     }
 
-    async fn note_start(&self, object: &ObjectRef, due: i64, job: &ObjectRef) -> Result<()> {
-        self.write_status(object, Some(job), |status| status["lastScheduleTime"] = text_of(due).into()).await
+    /// Notes a job in place of those that it replaced.
+    async fn note_start(&self, object: &ObjectRef, due: i64, job: &ObjectRef, replaced: &[&str]) -> Result<()> {
+        let at = |status: &mut Value| status["lastScheduleTime"] = text_of(due).into();
+        self.write_status(object, (Some(job), replaced), at).await
     }
 
     /// Notes which jobs still run, and the last success.
@@ -223,7 +227,7 @@ impl CronJobs {
         }
         let successes = jobs.iter().filter(|(_, j)| finished(j) == Some(true));
         let last = successes.map(|(_, j)| seconds(&j["status"]["completionTime"])).max().unwrap_or(0);
-        self.write_status(object, None, |status| {
+        self.write_status(object, (None, &[]), |status| {
             if last > seconds(&status["lastSuccessfulTime"]) {
                 status["lastSuccessfulTime"] = text_of(last).into();
             }
@@ -231,33 +235,38 @@ impl CronJobs {
         .await
     }
 
-    /// Whether a job of the status is still under way.
-    fn runs(&self, object: &ObjectRef, reference: &Value) -> bool {
+    /// A job of the status as it is now.
+    fn found(&self, object: &ObjectRef, reference: &Value) -> Option<ObjectRef> {
         let name = reference["name"].as_str().unwrap_or_default();
         let found = self.client.get(JOB.resource, &object.key.namespace, name);
-        let same = found.filter(|job| reference["uid"] == *job.keys.uid);
-        if same.is_none() {
-            let text = format!("Active job went missing: {name}");
-            self.recorder.say(COMPONENT, CRON_JOB.about(object), "MissingJob", text);
-        }
-        same.is_some_and(|job| finished(&job.value()).is_none())
+        found.filter(|job| reference["uid"] == *job.keys.uid)
     }
 
-    /// Writes a status whose active jobs are those that are under way of the ones that were started, with one more.
+    /// Writes a status whose active jobs are those that are under way of the ones that were started, with one more, and
+    /// without those that it replaced.
     async fn write_status(
         &self,
         object: &ObjectRef,
-        started: Option<&ObjectRef>,
+        (started, replaced): (Option<&ObjectRef>, &[&str]),
         change: impl Fn(&mut Value) + Send + Sync,
     ) -> Result<()> {
         let key = &object.key;
         let started = started.filter(|job| controller_of(&job.value()).is_some_and(|c| c.uid == object.keys.uid));
+        let mut missing = Vec::new();
         let written = self.client.update_status(CRON_JOB.resource, &key.namespace, &key.name, |value| {
             if value["metadata"]["uid"] != *object.keys.uid {
                 return Err(unchanged());
             }
+            missing.clear();
+            let mut active = Vec::new();
             let listed = value["status"]["active"].as_array().into_iter().flatten();
-            let mut active: Vec<Value> = listed.filter(|job| self.runs(object, job)).cloned().collect();
+            for job in listed.filter(|job| job["uid"].as_str().is_some_and(|uid| !replaced.contains(&uid))) {
+                match self.found(object, job) {
+                    None => missing.push(job["name"].as_str().unwrap_or_default().to_owned()),
+                    Some(found) if finished(&found.value()).is_none() => active.push(job.clone()),
+                    Some(_) => {}
+                }
+            }
             if let Some(job) = started.filter(|job| !active.iter().any(|known| known["uid"] == *job.keys.uid)) {
                 active.push(json!({"apiVersion": "batch/v1", "kind": "Job", "name": job.key.name,
                     "namespace": job.key.namespace, "uid": job.keys.uid,
@@ -273,7 +282,13 @@ impl CronJobs {
             }
             Ok(())
         });
-        ownership::done(written.await.map(|_| ())).map(|_| ())
+        if ownership::done(written.await.map(|_| ()))? {
+            for name in missing {
+                let text = format!("Active job went missing: {name}");
+                self.recorder.say(COMPONENT, CRON_JOB.about(object), "MissingJob", text);
+            }
+        }
+        Ok(())
     }
 
     /// Deletes the oldest of too many jobs that are over. One that has to stay is told of, and keeps nothing else from
