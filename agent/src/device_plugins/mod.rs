@@ -58,6 +58,8 @@ pub struct Devices {
     /// Counts changes of what the node has.
     changes: watch::Sender<u64>,
     listener: Mutex<Option<Listener>>,
+    /// An earlier agent had written down what plugins gave.
+    remembers: bool,
     /// Plugins can register.
     serves: AtomicBool,
     /// What is on the disk is not what is so, and somebody tries to mend that.
@@ -141,10 +143,17 @@ impl State {
 }
 
 impl Devices {
+    /// Whether an earlier agent had written down what plugins gave.
+    pub fn remembers(&self) -> bool {
+        self.remembers
+    }
+
     /// Takes up what an earlier agent wrote in `dir`; tells of a file that had to be set aside.
     pub fn new(dir: PathBuf, feed: Arc<PodFeed>, tell: impl FnOnce(&Damaged)) -> Arc<Self> {
         let mut state = State::default();
-        match checkpoint::read(&dir) {
+        let saved = checkpoint::read(&dir);
+        let remembers = !matches!(saved, Ok(None));
+        match saved {
             Ok(Some(saved)) => {
                 state.pods = saved.pods;
                 let stopped = || Resource { stopped: Some(Instant::now()), ..Resource::default() };
@@ -161,6 +170,7 @@ impl Devices {
             state: Mutex::new(state),
             changes: watch::Sender::new(0),
             listener: Mutex::default(),
+            remembers,
             serves: AtomicBool::new(false),
             unsaved: AtomicBool::new(false),
             this: this.clone(),

@@ -215,7 +215,8 @@ impl Keeper {
             self.tell(&Value::Null, &status);
             status
         };
-        let node = register::register(&self.deps.client, &self.deps.settings, first).await;
+        let remembers = self.deps.devices.remembers();
+        let node = register::register(&self.deps.client, &self.deps.settings, remembers, first).await;
         metrics::NODE_STARTUP_REGISTRATION.set(&[], began.elapsed().as_secs_f64());
         self.registered = Some(Instant::now());
         super::note_reach(&self.deps.reach, None);

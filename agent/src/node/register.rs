@@ -38,10 +38,12 @@ const MIGRATED_PLUGINS: (&str, &str) = (
 
 /// Registers with back-off until it has worked, and returns the node as the API server has it. `status` gives the status
 /// of a new node.
-pub async fn register(client: &Client, settings: &NodeSettings, status: impl Fn() -> Value) -> Node {
+///
+/// `remembers`: an earlier agent's devices are known, and count for nothing until their plugins are back.
+pub async fn register(client: &Client, settings: &NodeSettings, remembers: bool, status: impl Fn() -> Value) -> Node {
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
     loop {
-        match attempt(client, settings, &status).await {
+        match attempt(client, settings, remembers, &status).await {
             Ok(node) => return node,
             Err(error) => {
                 let wait = backoff.next_wait();
@@ -52,7 +54,12 @@ pub async fn register(client: &Client, settings: &NodeSettings, status: impl Fn(
     }
 }
 
-async fn attempt(client: &Client, settings: &NodeSettings, status: &impl Fn() -> Value) -> Result<Node, ApiError> {
+async fn attempt(
+    client: &Client,
+    settings: &NodeSettings,
+    remembers: bool,
+    status: &impl Fn() -> Value,
+) -> Result<Node, ApiError> {
     match client.create("", &new_node(settings, &status())).await {
         Ok(node) => {
             tracing::info!(node = %settings.name, "node registered");
@@ -61,7 +68,7 @@ async fn attempt(client: &Client, settings: &NodeSettings, status: &impl Fn() ->
         // It was there before, or this user may only change it.
         Err(error) if error.is_already_exists() || error.is_forbidden() => {
             match client.get::<Node>("", &settings.name).await {
-                Ok(node) => reconcile(client, settings, node).await,
+                Ok(node) => reconcile(client, settings, remembers, node).await,
                 Err(missing) if missing.is_not_found() => Err(error),
                 Err(other) => Err(other),
             }
@@ -139,14 +146,14 @@ fn annotations(settings: &NodeSettings) -> BTreeMap<String, String> {
 }
 
 /// Sends what differs in labels, annotations and resources of a node that exists.
-async fn reconcile(client: &Client, settings: &NodeSettings, node: Node) -> Result<Node, ApiError> {
-    let Some(patch) = corrections(settings, &node) else { return Ok(node) };
+async fn reconcile(client: &Client, settings: &NodeSettings, remembers: bool, node: Node) -> Result<Node, ApiError> {
+    let Some(patch) = corrections(settings, remembers, &node) else { return Ok(node) };
     tracing::info!(node = %settings.name, %patch, "node was registered before; bringing it in line");
     client.patch::<Node>("", &settings.name, "status", PatchType::StrategicMerge, patch.to_string()).await
 }
 
 /// None when the node is as it should be.
-fn corrections(settings: &NodeSettings, node: &Node) -> Option<Value> {
+fn corrections(settings: &NodeSettings, remembers: bool, node: &Node) -> Option<Value> {
     let metadata = node.metadata().cloned().unwrap_or_default();
     let mut patch = json!({});
     let wanted = labels(settings);
@@ -170,8 +177,9 @@ fn corrections(settings: &NodeSettings, node: &Node) -> Option<Value> {
             _ => {}
         }
     }
-    // Device plugins register again after a restart of the agent; until then their resources count for nothing.
-    let status = node.status.clone().unwrap_or_default();
+    // What plugins gave is told by the devices that an earlier agent wrote down, and what somebody else has advertised
+    // stays. Where nothing is written nobody can tell one from the other.
+    let status = node.status.clone().filter(|_| !remembers).unwrap_or_default();
     for (field, amounts) in [("capacity", &status.capacity), ("allocatable", &status.allocatable)] {
         for (name, amount) in amounts {
             let extended = name.contains('/') && !name.contains("kubernetes.io/");
@@ -236,7 +244,7 @@ mod tests {
         let plain = new_node(&settings, &json!({}));
         settings.labels = [("kubernetes.io/hostname".to_owned(), "rack-7".to_owned())].into();
         let wanted = json!({"metadata": {"labels": {"kubernetes.io/hostname": "rack-7"}}});
-        assert_eq!(corrections(&settings, &plain), Some(wanted));
+        assert_eq!(corrections(&settings, false, &plain), Some(wanted));
     }
 
     #[test]
@@ -263,27 +271,30 @@ mod tests {
         let given = [("topology.kubernetes.io/zone", "z2"), ("node.kubernetes.io/instance-type", ""), ("mine", "x")];
         settings.labels = given.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
         let zone = json!({"topology.kubernetes.io/zone": "z2"});
-        assert_eq!(corrections(&settings, &node), Some(json!({"metadata": {"labels": zone}})));
+        assert_eq!(corrections(&settings, false, &node), Some(json!({"metadata": {"labels": zone}})));
         let mut node = new_node(&settings, &json!({}));
         node.metadata_mut().labels.insert("node.kubernetes.io/instance-type".into(), "big".into());
         let none = json!({"node.kubernetes.io/instance-type": null});
-        assert_eq!(corrections(&settings, &node), Some(json!({"metadata": {"labels": none}})));
+        assert_eq!(corrections(&settings, false, &node), Some(json!({"metadata": {"labels": none}})));
     }
 
     #[test]
     fn only_what_differs_on_an_existing_node_is_sent() {
         let settings = NodeSettings::for_tests("node-b");
         let mut node = new_node(&settings, &json!({}));
-        assert_eq!(corrections(&settings, &node), None);
+        assert_eq!(corrections(&settings, false, &node), None);
         node.metadata_mut().labels.insert("kubernetes.io/os".into(), "plan9".into());
         node.metadata_mut().labels.insert("mine".into(), "stays".into());
         node.status = tree::parse("k8s.io.api.core.v1.NodeStatus", &json!({"capacity": {"example.com/gpu": "2"}}));
         assert_eq!(
-            corrections(&settings, &node),
+            corrections(&settings, false, &node),
             Some(json!({
                 "metadata": {"labels": {"kubernetes.io/os": "linux"}},
                 "status": {"capacity": {"example.com/gpu": "0"}}
             }))
         );
+        // What somebody else had advertised was set to zero by every start.
+        let wanted = json!({"metadata": {"labels": {"kubernetes.io/os": "linux"}}});
+        assert_eq!(corrections(&settings, true, &node), Some(wanted));
     }
 }

@@ -57,8 +57,10 @@ pub fn build(old: &Value, facts: &Facts<'_>) -> Value {
         (None, _) if facts.external_cloud && !facts.given => put("addresses", addresses(&[], facts.name)),
         (_, Some(found)) => put("addresses", addresses(found, facts.name)),
     }
-    put("capacity", quantities(facts.capacity, old.get("capacity")));
-    put("allocatable", quantities(facts.allocatable, old.get("allocatable")));
+    let capacity = quantities(facts.capacity, old.get("capacity"));
+    // Nothing is reserved of what others say the node has.
+    put("allocatable", quantities(facts.allocatable, Some(&capacity)));
+    put("capacity", capacity);
     put("nodeInfo", node_info(facts));
     put("daemonEndpoints", json!({"kubeletEndpoint": {"Port": facts.port}}));
     put("images", Value::Array(facts.images.to_vec()));
@@ -101,10 +103,10 @@ fn addresses(found: &[IpAddr], name: &str) -> Value {
     Value::Array(list)
 }
 
-/// Our own amounts; extended resources that others put there stay.
-fn quantities(own: &Resources, old: Option<&Value>) -> Value {
+/// Our own amounts, and extended resources of others.
+fn quantities(own: &Resources, others: Option<&Value>) -> Value {
     let mut map: Map<String, Value> = own.iter().map(|(k, v)| (k.clone(), json!(v.to_string()))).collect();
-    for (name, amount) in old.and_then(Value::as_object).into_iter().flatten() {
+    for (name, amount) in others.and_then(Value::as_object).into_iter().flatten() {
         let extended = name.contains('/') && !name.contains("kubernetes.io/");
         if extended && !map.contains_key(name) {
             map.insert(name.clone(), amount.clone());
@@ -280,6 +282,21 @@ mod tests {
             external_cloud: false,
             now,
         }
+    }
+
+    /// What an administrator had advertised was never there for pods, and stayed when it was taken back.
+    #[test]
+    fn what_others_say_that_the_node_has_is_there_for_pods() {
+        let (machine, gates) = (Machine::default(), FeatureGates::default());
+        let own: Resources = [("example.com/gpu".to_owned(), super::super::resources::count(2))].into();
+        let (up, signals) = (RuntimeState::default(), NodeSignals::default());
+        let next = |old: &Value| build(old, &facts(&up, &signals, &machine, &own, &gates, "t"));
+        let advertised =
+            next(&json!({"capacity": {"example.com/dongle": "4"}, "allocatable": {"example.com/dongle": "3"}}));
+        let both = json!({"example.com/dongle": "4", "example.com/gpu": "2"});
+        assert_eq!((&advertised["capacity"], &advertised["allocatable"]), (&both, &both));
+        let back = next(&json!({"allocatable": {"example.com/dongle": "4"}}));
+        assert_eq!(back["allocatable"], json!({"example.com/gpu": "2"}));
     }
 
     #[test]
