@@ -8,7 +8,7 @@ mod policy;
 mod report;
 mod view;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use futures_util::future::{FutureExt as _, join_all};
@@ -77,11 +77,13 @@ pub struct Jobs {
     recorder: Recorder,
     pods: Index,
     jobs: HashMap<Box<str>, Key>,
+    /// Pods with our finalizer that belong to no job that is known.
+    strays: HashSet<Key>,
 }
 
 impl Jobs {
     pub fn new(client: Client, recorder: Recorder) -> Self {
-        Jobs { client, recorder, pods: Index::default(), jobs: HashMap::new() }
+        Jobs { client, recorder, pods: Index::default(), jobs: HashMap::new(), strays: HashSet::new() }
     }
 }
 
@@ -103,17 +105,21 @@ impl Controller for Jobs {
             queue.add(object.key.clone());
         } else {
             self.pods.observe(change, by_owner);
-            for uid in &object.keys.owners {
-                match self.jobs.get(uid) {
-                    Some(key) => queue.add(key.clone()),
-                    None => {
-                        let digest = PodDigest::of(object);
-                        let orphan = digest.controller.as_ref().filter(|c| &*c.kind == JOB.kind);
-                        if let Some(owner) = orphan.filter(|_| digest.finalizers.iter().any(|f| **f == *FINALIZER)) {
-                            queue.add(Key::new(&object.key.namespace, &owner.name));
-                        }
-                    }
+            let owners = object.keys.owners.iter().filter_map(|uid| self.jobs.get(uid));
+            owners.for_each(|key| queue.add(key.clone()));
+            let digest = PodDigest::of(object);
+            let is_held = !change.deleted() && digest.finalizers.iter().any(|f| **f == *FINALIZER);
+            let controller = digest.controller.as_ref();
+            let of_job = controller.filter(|c| &*c.kind == JOB.kind);
+            let is_stray = is_held && of_job.map_or(controller.is_none(), |c| !self.jobs.contains_key(&c.uid));
+            match is_stray {
+                true => {
+                    // By the name of its job, so that it is looked at after what goes on with that one.
+                    let name = of_job.map_or(&object.key.name, |c| &c.name);
+                    queue.add(Key::new(&object.key.namespace, name));
+                    self.strays.insert(object.key.clone());
                 }
+                false => drop(self.strays.remove(&object.key)),
             }
         }
     }
@@ -121,6 +127,8 @@ impl Controller for Jobs {
     fn begin(&mut self, key: &Key) -> Option<Work> {
         let mut hand = Self::new(self.client.clone(), self.recorder.clone());
         let found = self.client.get(JOB.resource, &key.namespace, &key.name);
+        let strays = self.strays.iter().filter(|stray| stray.namespace == key.namespace);
+        hand.strays = strays.cloned().collect();
         if let Some(owner) = &found {
             hand.pods = self.pods.part(&[&*owner.keys.uid], |_| true);
         }
@@ -178,8 +186,19 @@ impl Jobs {
 }
 
 impl Jobs {
+    /// Whether a pod belongs to no job, or to one that is gone or another one by now.
+    fn is_stray(&self, pod: &ObjectRef) -> bool {
+        let digest = PodDigest::of(pod);
+        let Some(controller) = &digest.controller else { return true };
+        let job = self.client.get(JOB.resource, &pod.key.namespace, &controller.name);
+        &*controller.kind == JOB.kind && job.is_none_or(|job| job.keys.uid != controller.uid)
+    }
+
     /// Pods whose job is gone, or another one of its name, need nobody to count them.
     async fn free_orphans(&self, key: &Key, job: Option<&ObjectRef>) -> Result<()> {
+        let strays = self.strays.iter().filter_map(|key| self.client.get("pods", &key.namespace, &key.name));
+        let strays: Vec<ObjectRef> = strays.filter(|pod| self.is_stray(pod)).collect();
+        self.free(&strays, |_| true).await?;
         let snapshot = match job {
             Some(job) if !job.keys.deleting => return Ok(()),
             _ => self.client.store().snapshot(&"pods".into()),

@@ -264,3 +264,30 @@ fn a_pod_without_containers_ended_when_it_stopped_being_ready() {
     pod["status"]["containerStatuses"] = json!([ended("1970-01-01T00:00:15Z"), ended("1970-01-01T00:00:12Z")]);
     assert_eq!(end_of(&pod), 15);
 }
+
+/// Pods of an earlier job of the name, and those that had lost their owner, kept the finalizer and never went.
+#[tokio::test]
+async fn pods_that_no_job_counts_are_let_go() {
+    let server = crate::serve::testing::server().await;
+    let mut trial = Trial::begin(server, json!({"parallelism": 2, "completions": 2})).await;
+    let held = |pod: &ObjectRef| PodDigest::of(pod).finalizers.iter().any(|f| **f == *FINALIZER);
+    let pods = trial.pods();
+    assert!(pods.len() == 2 && pods.iter().all(held));
+    for (place, pod) in pods.iter().enumerate() {
+        let changed = trial.client.update("pods", "default", &pod.key.name, |pod| {
+            match place {
+                0 => drop(pod["metadata"].as_object_mut().and_then(|m| m.remove("ownerReferences"))),
+                _ => pod["metadata"]["ownerReferences"][0]["uid"] = "earlier".into(),
+            }
+            Ok(())
+        });
+        changed.await.expect("written");
+    }
+    trial.look().await;
+    let now = trial.pods();
+    let is_old = |pod: &&ObjectRef| pods.iter().any(|old| old.keys.uid == pod.keys.uid);
+    assert!(now.iter().filter(is_old).count() == 2 && !now.iter().filter(is_old).any(held));
+    assert!(now.len() == 4 && now.iter().filter(|pod| !is_old(pod)).all(held));
+    trial.look().await;
+    assert!(trial.jobs.strays.is_empty());
+}
