@@ -448,6 +448,20 @@ fn extra_tolerations(host_network: bool) -> Vec<Value> {
     all.map(|(key, effect)| json!({"key": key, "operator": "Exists", "effect": effect})).collect()
 }
 
+/// What a template tolerates, with what all daemons do. One that says the same for a while only would make a daemon leave
+/// its node again and again.
+fn with_tolerations(mut given: Vec<Value>, extra: Vec<Value>) -> Vec<Value> {
+    for toleration in extra {
+        let same =
+            |t: &&mut Value| ["key", "operator", "value", "effect"].iter().all(|k| t.get(k) == toleration.get(k));
+        match given.iter_mut().find(same) {
+            Some(given) => *given = toleration,
+            None => given.push(toleration),
+        }
+    }
+    given
+}
+
 /// The daemon for one node.
 fn pod_for(value: &Value, set: &ObjectRef, current: &Revision, node: &str) -> Value {
     let mut pod = ownership::pod_from(&value["spec"]["template"], DAEMON_SET, set);
@@ -458,12 +472,8 @@ fn pod_for(value: &Value, set: &ObjectRef, current: &Revision, node: &str) -> Va
     }
     let spec = &mut pod["spec"];
     let extra = extra_tolerations(spec["hostNetwork"] == true);
-    let mut tolerations = spec["tolerations"].as_array().cloned().unwrap_or_default();
-    for toleration in extra {
-        if !tolerations.contains(&toleration) {
-            tolerations.push(toleration);
-        }
-    }
+    let given = spec["tolerations"].as_array().cloned().unwrap_or_default();
+    let tolerations = with_tolerations(given, extra);
     spec["tolerations"] = tolerations.into();
     let required = &mut spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
     let field = json!([{"key": "metadata.name", "operator": "In", "values": [node]}]);
@@ -472,4 +482,26 @@ fn pod_for(value: &Value, set: &ObjectRef, current: &Revision, node: &str) -> Va
         None => *required = json!({"nodeSelectorTerms": [{"matchFields": field}]}),
     }
     pod
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The one for a while was the first that fitted: the daemon left a node that was not ready, and came again.
+    #[test]
+    fn a_daemon_tolerates_for_ever_what_all_daemons_do() {
+        let not_ready = |seconds: Value| {
+            let mut toleration =
+                json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"});
+            if seconds.is_i64() {
+                toleration["tolerationSeconds"] = seconds;
+            }
+            toleration
+        };
+        let own = json!({"key": "mine", "operator": "Exists"});
+        let all = with_tolerations(vec![not_ready(300.into()), own.clone()], extra_tolerations(false));
+        assert_eq!(all[..2], [not_ready(Value::Null), own]);
+        assert_eq!(all.len(), extra_tolerations(false).len() + 1);
+    }
 }
