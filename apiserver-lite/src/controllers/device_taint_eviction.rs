@@ -9,14 +9,13 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-use futures_util::future::FutureExt as _;
 use proto::time::Timestamp;
 use serde_json::Value;
 
 use super::events::Recorder;
 use super::feed::Change;
 use super::index::by_node;
-use super::pods::{PodDigest, evict, is_terminal, seconds};
+use super::pods::{PodDigest, is_terminal, seconds};
 use super::queue::Queue;
 use super::resource_claims::{CLAIMS, told};
 use super::runner::{Controller, Work};
@@ -183,16 +182,8 @@ impl Controller for DeviceTaintEviction {
     }
 
     fn begin(&mut self, key: &Key) -> Option<Work> {
-        let step = self.next(key);
-        let client = self.client.clone();
         let why = "Device Taint manager: deleting due to NoExecute taint";
-        let work = async move {
-            match step {
-                Step::Wait(again) => Ok(again),
-                Step::Evict(pod) => evict(&client, &pod, "DeletionByDeviceTaintManager", why).await.map(|()| None),
-            }
-        };
-        Some(work.boxed())
+        Some(self.next(key).work(&self.client, "DeletionByDeviceTaintManager", why))
     }
 }
 

@@ -42,6 +42,20 @@ pub(super) enum Step {
     Evict(ObjectRef),
 }
 
+impl Step {
+    /// Does it. `reason` and `why` are those of the pod's condition.
+    pub fn work(self, client: &Client, reason: &'static str, why: &'static str) -> Work {
+        let client = client.clone();
+        let work = async move {
+            match self {
+                Step::Wait(again) => Ok(again),
+                Step::Evict(pod) => evict(&client, &pod, reason, why).await.map(|()| None),
+            }
+        };
+        work.boxed()
+    }
+}
+
 impl TaintEviction {
     pub fn new(client: Client, recorder: Recorder) -> Self {
         TaintEviction { client, recorder, pods: Index::default(), leaving: HashMap::new() }
@@ -120,16 +134,8 @@ impl Controller for TaintEviction {
     }
 
     fn begin(&mut self, key: &Key) -> Option<Work> {
-        let step = self.next(key);
-        let client = self.client.clone();
         let why = "Taint manager: deleting due to NoExecute taint";
-        let work = async move {
-            match step {
-                Step::Wait(again) => Ok(again),
-                Step::Evict(pod) => evict(&client, &pod, "DeletionByTaintManager", why).await.map(|()| None),
-            }
-        };
-        Some(work.boxed())
+        Some(self.next(key).work(&self.client, "DeletionByTaintManager", why))
     }
 }
 
